@@ -1,0 +1,239 @@
+/*
+ * Point to point. Between group_start and group_end the posts of the group's thread are only
+ * collected, so that a refused post can cancel the whole group before anything moves; group_end
+ * takes one turn on the data lane, numbers the members in posting order and hands them to the
+ * backend as one call. The group's lock is held from start to end: a second thread that wants a
+ * group waits for it, and is BUSY at its deadline.
+ */
+#include "api/groups.h"
+
+#include <string.h>
+
+#include "api/lane.h"
+#include "api/submit.h"
+#include "base/alloc.h"
+
+static bool group_is_mine(const struct spark_comm *comm) {
+    return atomic_load_explicit(&comm->group.owner, memory_order_relaxed) == sc_handle_thread();
+}
+
+static uint64_t *message_counter(struct spark_comm *comm, const spark_comm_op *op) {
+    return op->kind == SPARK_COMM_OP_SEND_TO ? &comm->sent[op->peer] : &comm->received[op->peer];
+}
+
+/* The members of a call in the recorder and in the status line; ends like sc_lane_end for each. */
+struct members {
+    struct spark_comm *comm;
+    const spark_comm_op *posts;
+    size_t count;
+    int64_t deadline;
+    int operation; /* for turns, errors and the status line: SEND_TO, RECV_FROM, or GROUP */
+};
+
+/* Records each member. Positions in the ring are consecutive, so the first record leads to the
+ * others. */
+static uint64_t record_members(const struct members *members, uint64_t ticks) {
+    struct spark_comm *comm = members->comm;
+    uint64_t first = atomic_load_explicit(&comm->recorder.header->heads[SPARK_COMM_LANE_DATA],
+                                          memory_order_relaxed);
+    for (size_t i = 0; i < members->count; i++) {
+        const spark_comm_op *post = &members->posts[i];
+        sc_recorder_begin(&comm->recorder, SPARK_COMM_LANE_DATA, ++*message_counter(comm, post),
+                          sc_recorder_describe(post->kind, 0, 0, post->peer), post->bytes,
+                          post->stream, ticks);
+    }
+    return first;
+}
+
+static void complete_members(const struct members *members, uint64_t first,
+                             spark_comm_status status) {
+    struct spark_comm *comm = members->comm;
+    uint64_t ticks = sc_ticks_now();
+    for (size_t i = 0; i < members->count; i++) {
+        struct sc_recorder_record *record =
+            &comm->recorder.rings[SPARK_COMM_LANE_DATA][(first + i) & comm->recorder.mask];
+        sc_recorder_end(record, (int)status, false, comm->host.table.epoch, ticks);
+    }
+}
+
+/* Shows the peers what this rank is in; point to point has no lane number, so `submitted` stays
+ * as it is. */
+static void show_members(const struct members *members, uint64_t ticks) {
+    const spark_comm_op *post = &members->posts[0];
+    struct sc_world_line *line = members->comm->lanes[SPARK_COMM_LANE_DATA].line;
+    uint64_t descriptor = sc_world_describe(members->operation, 0, 0, post->peer);
+    atomic_store_explicit(&line->descriptor, descriptor, memory_order_relaxed);
+    atomic_store_explicit(&line->bytes, post->bytes, memory_order_relaxed);
+    atomic_store_explicit(&line->submit_ticks, ticks, memory_order_release);
+}
+
+static spark_comm_status members_failed(const struct members *members, spark_comm_status status) {
+    struct spark_comm *comm = members->comm;
+    struct sc_error error;
+    sc_error_clear(&error);
+    sc_host_take_explanation(&comm->host, status, &error);
+    error.operation = members->operation;
+    error.sequence = *message_counter(comm, &members->posts[0]);
+    error.epoch = sc_world_epoch(comm->world);
+    sc_lane_name_operation(&error, members->operation, error.sequence);
+    bool poisoned = atomic_load_explicit(comm->poison, memory_order_acquire) != 0;
+    if (status < SPARK_COMM_PEER_LOST) {
+        for (size_t i = 0; i < members->count; i++)
+            --*message_counter(comm, &members->posts[i]);
+        return sc_handle_failed(comm, &error);
+    }
+    if (!(status == SPARK_COMM_ABORTED && poisoned)) sc_world_fault(comm->world, &error);
+    return sc_handle_poisoned(comm, members->operation);
+}
+
+static spark_comm_status run_members(const struct members *members) {
+    struct spark_comm *comm = members->comm;
+    spark_comm_status st =
+        sc_lane_enter(comm, SPARK_COMM_LANE_DATA, members->operation, members->deadline, false);
+    if (st != SPARK_COMM_OK) return st;
+    uint64_t ticks = sc_ticks_now();
+    show_members(members, ticks);
+    uint64_t first = record_members(members, ticks);
+    spark_comm_call call = {.struct_size = sizeof call,
+                            .ops = members->posts,
+                            .op_count = members->count,
+                            .number = *message_counter(comm, &members->posts[members->count - 1]),
+                            .epoch = comm->host.table.epoch,
+                            .deadline_ns = members->deadline};
+    st = comm->backend.point_to_point(comm->backend_state, &call);
+    if (__builtin_expect(st != SPARK_COMM_OK, 0)) st = members_failed(members, st);
+    complete_members(members, first, st);
+    sc_lane_leave(comm, SPARK_COMM_LANE_DATA);
+    return st;
+}
+
+/* A message to oneself needs its other half in the same group, in the same order and of the same
+ * size. */
+static spark_comm_status check_self(struct spark_comm *comm, const spark_comm_op *posts,
+                                    size_t count) {
+    size_t send = 0, recv = 0;
+    if (comm->is_single) return SPARK_COMM_OK;
+    for (;; send++, recv++) {
+        while (send < count &&
+               !(posts[send].kind == SPARK_COMM_OP_SEND_TO && posts[send].peer == comm->rank))
+            send++;
+        while (recv < count &&
+               !(posts[recv].kind == SPARK_COMM_OP_RECV_FROM && posts[recv].peer == comm->rank))
+            recv++;
+        if (send >= count && recv >= count) return SPARK_COMM_OK;
+        if (send >= count || recv >= count)
+            return sc_handle_refuse(
+                comm, SPARK_COMM_INVALID_ARGUMENT, SPARK_COMM_OP_GROUP, comm->rank,
+                "a message to this rank itself (rank %d) has no %s in the group", comm->rank,
+                send >= count ? "send_to" : "recv_from");
+        if (posts[send].bytes != posts[recv].bytes)
+            return sc_handle_refuse(
+                comm, SPARK_COMM_INVALID_ARGUMENT, SPARK_COMM_OP_GROUP, comm->rank,
+                "a message to this rank itself (rank %d) is sent with %zu bytes and received with %zu",
+                comm->rank, posts[send].bytes, posts[recv].bytes);
+    }
+}
+
+static spark_comm_status keep_post(struct spark_comm *comm, const spark_comm_op *op) {
+    struct sc_group *group = &comm->group;
+    if (group->count == group->capacity) {
+        size_t capacity = group->capacity == 0 ? 16 : 2 * group->capacity;
+        spark_comm_op *posts = sc_alloc_array(capacity, sizeof *posts);
+        if (posts == NULL)
+            return sc_handle_refuse(comm, SPARK_COMM_NO_MEMORY, op->kind, op->peer,
+                                    "no memory for %zu posts of a group", capacity);
+        if (group->count > 0) memcpy(posts, group->posts, group->count * sizeof *posts);
+        sc_free(group->posts);
+        group->posts = posts;
+        group->capacity = capacity;
+    }
+    group->posts[group->count++] = *op;
+    return SPARK_COMM_OK;
+}
+
+static spark_comm_status post_in_group(struct spark_comm *comm, spark_comm_op *op) {
+    spark_comm_status st = sc_submit_check(comm, op);
+    if (st == SPARK_COMM_OK && op->bytes > 0) st = keep_post(comm, op);
+    if (st != SPARK_COMM_OK && comm->group.refused.status == SPARK_COMM_OK) {
+        sc_handle_last_error(comm, &comm->group.refused);
+        comm->group.refused.status = st;
+    }
+    return st;
+}
+
+spark_comm_status sc_groups_post(struct spark_comm *comm, spark_comm_op *op) {
+    if (comm->backend.point_to_point == NULL)
+        return sc_handle_refuse(comm, SPARK_COMM_NOT_SUPPORTED, op->kind, -1,
+                                "backend %s does not have it", comm->backend.name);
+    if (group_is_mine(comm)) return post_in_group(comm, op);
+    spark_comm_status st = sc_submit_check(comm, op);
+    if (st != SPARK_COMM_OK) return st;
+    if (op->peer == comm->rank && !comm->is_single)
+        return sc_handle_refuse(
+            comm, SPARK_COMM_INVALID_ARGUMENT, op->kind, op->peer,
+            "%s is %d, this rank itself: a message to oneself is only paired inside a group",
+            op->kind == SPARK_COMM_OP_SEND_TO ? "dest_rank" : "src_rank", op->peer);
+    if (op->bytes == 0) return SPARK_COMM_OK; /* a zero-byte message is no message on either side */
+    struct members members = {comm, op, 1, sc_lane_deadline(comm, op->timeout_ms), op->kind};
+    return run_members(&members);
+}
+
+spark_comm_status spark_comm_group_start(spark_comm *comm) {
+    spark_comm_status st = sc_handle_check(comm);
+    if (st != SPARK_COMM_OK) return st;
+    if (group_is_mine(comm))
+        return sc_handle_refuse(
+            comm, SPARK_COMM_WRONG_STATE, SPARK_COMM_OP_GROUP, -1,
+            "group_start: a group is open on this thread already, and groups do not nest");
+    if (!sc_lock_take(&comm->group.lock, sc_lane_deadline(comm, 0), comm->poison)) {
+        if (atomic_load_explicit(comm->poison, memory_order_acquire) != 0)
+            return sc_handle_poisoned(comm, SPARK_COMM_OP_GROUP);
+        return sc_handle_refuse(
+            comm, SPARK_COMM_BUSY, SPARK_COMM_OP_GROUP, -1,
+            "group_start: another thread's group stayed open until the deadline");
+    }
+    if (atomic_load_explicit(comm->poison, memory_order_acquire) != 0) {
+        sc_lock_give(&comm->group.lock);
+        return sc_handle_poisoned(comm, SPARK_COMM_OP_GROUP);
+    }
+    comm->group.count = 0;
+    sc_error_clear(&comm->group.refused);
+    atomic_store_explicit(&comm->group.owner, sc_handle_thread(), memory_order_relaxed);
+    return SPARK_COMM_OK;
+}
+
+/* What is left to do once the group is known to be closed whatever happens. */
+static spark_comm_status end_group(struct spark_comm *comm) {
+    struct sc_group *group = &comm->group;
+    if (atomic_load_explicit(comm->poison, memory_order_acquire) != 0)
+        return sc_handle_poisoned(comm, SPARK_COMM_OP_GROUP);
+    if (group->refused.status != SPARK_COMM_OK) return sc_handle_failed(comm, &group->refused);
+    spark_comm_status st = check_self(comm, group->posts, group->count);
+    if (st != SPARK_COMM_OK || group->count == 0) return st;
+    struct members members = {comm, group->posts, group->count,
+                              sc_lane_deadline(comm, group->posts[0].timeout_ms),
+                              SPARK_COMM_OP_GROUP};
+    return run_members(&members);
+}
+
+spark_comm_status spark_comm_group_end(spark_comm *comm) {
+    spark_comm_status st = sc_handle_check(comm);
+    if (st != SPARK_COMM_OK) return st;
+    if (!group_is_mine(comm))
+        return sc_handle_refuse(
+            comm, SPARK_COMM_WRONG_STATE, SPARK_COMM_OP_GROUP, -1,
+            "group_end: no group is open on this thread; group_start opens one");
+    /* From here on the thread may not post any more, and its own collectives are allowed again
+     * after the return. */
+    st = end_group(comm);
+    comm->group.count = 0;
+    atomic_store_explicit(&comm->group.owner, 0, memory_order_relaxed);
+    sc_lock_give(&comm->group.lock);
+    return st;
+}
+
+void sc_groups_release(struct spark_comm *comm) {
+    sc_free(comm->group.posts);
+    comm->group.posts = NULL;
+    comm->group.count = comm->group.capacity = 0;
+}

@@ -1,0 +1,118 @@
+/*
+ * The pool of handles, their checks, and the error record that spark_comm_last_error shows.
+ */
+#include "api/handle.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "os/thread.h"
+
+static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER; /* guards pool; leaf */
+static struct spark_comm *pool;
+
+struct spark_comm *sc_handle_take(void) {
+    pthread_mutex_lock(&pool_lock);
+    struct spark_comm *comm = pool;
+    if (comm != NULL) pool = comm->next_free;
+    pthread_mutex_unlock(&pool_lock);
+    if (comm == NULL) {
+        comm = sc_alloc_aligned(64, sizeof *comm);
+        if (comm == NULL) return NULL;
+        pthread_mutex_init(&comm->errors.lock, NULL);
+        atomic_store_explicit(&comm->magic, SC_HANDLE_CLOSED, memory_order_relaxed);
+    }
+    comm->next_free = NULL;
+    comm->fork_count = sc_thread_fork_count();
+    comm->errors.last = (struct sc_error){.peer = -1};
+    return comm;
+}
+
+/* Everything but the magic word and the mutex goes back to zero: a late reader finds CLOSED and
+ * stops. */
+void sc_handle_give(struct spark_comm *comm) {
+    atomic_store_explicit(&comm->magic, SC_HANDLE_CLOSED, memory_order_release);
+    comm->poison = NULL;
+    memset(&comm->backend, 0, sizeof comm->backend);
+    comm->backend_state = NULL;
+    memset(comm->lanes, 0, sizeof comm->lanes);
+    memset(&comm->group, 0, sizeof comm->group);
+    comm->sent = comm->received = NULL;
+    comm->registrations = NULL;
+    comm->registration_count = comm->registration_capacity = 0;
+    memset(&comm->settings, 0, sizeof comm->settings); /* the token does not stay in memory */
+    comm->world = NULL;
+    pthread_mutex_lock(&pool_lock);
+    comm->next_free = pool;
+    pool = comm;
+    pthread_mutex_unlock(&pool_lock);
+}
+
+spark_comm_status sc_handle_check(const struct spark_comm *comm) {
+    if (comm == NULL) return SPARK_COMM_WRONG_STATE;
+    /* Acquire: partner of the release in open; whoever sees ALIVE sees a whole communicator. */
+    if (atomic_load_explicit(&comm->magic, memory_order_acquire) != SC_HANDLE_ALIVE)
+        return SPARK_COMM_WRONG_STATE;
+    return comm->fork_count == sc_thread_fork_count() ? SPARK_COMM_OK : SPARK_COMM_WRONG_STATE;
+}
+
+spark_comm_status sc_handle_failed(struct spark_comm *comm, const struct sc_error *error) {
+    pthread_mutex_lock(&comm->errors.lock);
+    if (!sc_status_is_fatal(comm->errors.last.status)) comm->errors.last = *error;
+    pthread_mutex_unlock(&comm->errors.lock);
+    return (spark_comm_status)error->status;
+}
+
+spark_comm_status sc_handle_refuse(struct spark_comm *comm, spark_comm_status status, int operation,
+                                   int peer, const char *format, ...) {
+    struct sc_error error;
+    va_list arguments;
+    sc_error_clear(&error);
+    int used =
+        snprintf(error.message, sizeof error.message, "%s: ", sc_status_operation_name(operation));
+    va_start(arguments, format);
+    vsnprintf(error.message + used, sizeof error.message - (size_t)used, format, arguments);
+    va_end(arguments);
+    error.status = status;
+    error.operation = operation;
+    error.peer = peer;
+    error.epoch = sc_world_epoch(comm->world);
+    return sc_handle_failed(comm, &error);
+}
+
+spark_comm_status sc_handle_poisoned(struct spark_comm *comm, int operation) {
+    struct sc_error cause;
+    sc_error_clear(&cause);
+    if (sc_world_cause(comm->world, &cause) != SPARK_COMM_OK) {
+        /* Poisoned and healed in between: a reconnect of another thread. The call did not run. */
+        return sc_handle_refuse(comm, SPARK_COMM_ABORTED, operation, -1,
+                                "ended by a reconnect of this communicator");
+    }
+    return sc_handle_failed(comm, &cause);
+}
+
+void sc_handle_last_error(struct spark_comm *comm, struct sc_error *error) {
+    struct sc_error cause;
+    sc_error_clear(&cause);
+    bool poisoned = atomic_load_explicit(comm->poison, memory_order_acquire) != 0;
+    if (poisoned && sc_world_cause(comm->world, &cause) == SPARK_COMM_OK) {
+        *error = cause;
+        return;
+    }
+    pthread_mutex_lock(&comm->errors.lock);
+    *error = comm->errors.last;
+    pthread_mutex_unlock(&comm->errors.lock);
+}
+
+struct sc_error *sc_handle_open_error(void) {
+    static _Thread_local struct sc_error error = {.peer = -1};
+    return &error;
+}
+
+uintptr_t sc_handle_thread(void) {
+    static _Thread_local char here;
+    return (uintptr_t)&here;
+}

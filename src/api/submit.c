@@ -1,0 +1,195 @@
+/*
+ * Checks and dispatch of every data operation. Broadcasts of up to 4 KiB and posts inside a group
+ * take other ways (commands.c and groups.c); everything else takes a turn on the data lane and goes
+ * to the backend.
+ */
+#include "api/submit.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "api/commands.h"
+#include "api/groups.h"
+#include "api/lane.h"
+#include "base/dtype.h"
+#include "base/status.h"
+
+spark_comm_status sc_submit_check_group(struct spark_comm *comm, int operation) {
+    uintptr_t owner = atomic_load_explicit(
+        &comm->group.owner, memory_order_relaxed); /* own value or nobody's business */
+    if (__builtin_expect(owner == 0 || owner != sc_handle_thread(), 1)) return SPARK_COMM_OK;
+    return sc_handle_refuse(
+        comm, SPARK_COMM_WRONG_STATE, operation, -1,
+        "a group is open on this thread: only send_to and recv_from may be called before group_end");
+}
+
+static bool takes_peer(int kind) {
+    return kind == SPARK_COMM_OP_BROADCAST || kind == SPARK_COMM_OP_SEND_TO ||
+           kind == SPARK_COMM_OP_RECV_FROM;
+}
+
+static bool reduces(int kind) {
+    return kind == SPARK_COMM_OP_ALL_REDUCE || kind == SPARK_COMM_OP_REDUCE_SCATTER;
+}
+
+static const char *peer_argument(int kind) {
+    if (kind == SPARK_COMM_OP_BROADCAST) return "root";
+    return kind == SPARK_COMM_OP_SEND_TO ? "dest_rank" : "src_rank";
+}
+
+/* Reductions need a known type, a known reduction and whole elements. */
+static spark_comm_status check_reduction(struct spark_comm *comm, spark_comm_op *op) {
+    if (op->dtype == 0) op->dtype = comm->settings.dtype;
+    if (op->redop == 0) op->redop = SPARK_COMM_SUM;
+    size_t size = sc_dtype_size(op->dtype);
+    if (size == 0)
+        return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, op->kind, -1,
+                                "dtype is %d, known are 1 to 8", op->dtype);
+    if (op->redop < SPARK_COMM_SUM || op->redop > SPARK_COMM_AVG)
+        return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, op->kind, -1,
+                                "redop is %d, known are 1 to 4", op->redop);
+    if (op->bytes % size != 0)
+        return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, op->kind, -1,
+                                "bytes is %zu, no whole number of %s elements (%zu bytes each)",
+                                op->bytes, sc_dtype_name(op->dtype), size);
+    return SPARK_COMM_OK;
+}
+
+/* Pointers: those that this rank's part in the operation reads or writes must not be null; the
+ * whole must not overflow. */
+static spark_comm_status check_memory(struct spark_comm *comm, const spark_comm_op *op) {
+    int kind = op->kind;
+    bool root = kind == SPARK_COMM_OP_BROADCAST && op->peer == comm->rank;
+    bool needs_send = kind != SPARK_COMM_OP_RECV_FROM && (kind != SPARK_COMM_OP_BROADCAST || root);
+    bool needs_recv = kind != SPARK_COMM_OP_SEND_TO && !root;
+    if (kind == SPARK_COMM_OP_BARRIER || op->bytes == 0) return SPARK_COMM_OK;
+    bool same = op->send == op->recv;
+    if (needs_send && op->send == 0)
+        return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, kind, -1,
+                                "%s is null with bytes %zu",
+                                same || !needs_recv ? "ptr" : "send_ptr", op->bytes);
+    if (needs_recv && op->recv == 0)
+        return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, kind, -1,
+                                "%s is null with bytes %zu",
+                                same || !needs_send ? "ptr" : "recv_ptr", op->bytes);
+    size_t whole = op->bytes;
+    bool gathers = kind == SPARK_COMM_OP_ALL_GATHER || kind == SPARK_COMM_OP_REDUCE_SCATTER;
+    if (gathers && __builtin_mul_overflow(op->bytes, (size_t)comm->world_size, &whole))
+        whole = SIZE_MAX;
+    uint64_t highest = op->send > op->recv ? op->send : op->recv;
+    if (whole > (size_t)PTRDIFF_MAX || highest + whole < highest)
+        return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, kind, -1,
+                                "bytes is %zu: the range wraps around", op->bytes);
+    return SPARK_COMM_OK;
+}
+
+static spark_comm_status check_device_pointer(struct spark_comm *comm, const spark_comm_op *op) {
+    struct sc_error error;
+    uint64_t pointers[2] = {op->send, op->recv};
+    for (int i = 0; i < 2; i++) {
+        if (pointers[i] == 0 || op->bytes == 0 || (i == 1 && pointers[1] == pointers[0])) continue;
+        spark_comm_status st =
+            comm->backend.check_pointer(comm->backend_state, pointers[i], op->bytes);
+        if (st == SPARK_COMM_OK) continue;
+        sc_error_clear(&error);
+        sc_host_take_explanation(&comm->host, st, &error);
+        return sc_handle_refuse(comm, st, op->kind, -1, "%.400s", error.message);
+    }
+    return SPARK_COMM_OK;
+}
+
+spark_comm_status sc_submit_check(struct spark_comm *comm, spark_comm_op *op) {
+    spark_comm_status st = SPARK_COMM_OK;
+    if (op->kind < SPARK_COMM_OP_ALL_REDUCE || op->kind > SPARK_COMM_OP_RECV_FROM)
+        return sc_handle_refuse(
+            comm, SPARK_COMM_INVALID_ARGUMENT, SPARK_COMM_OP_NONE, -1,
+            "kind is %d, an operation is 1 to 7 (SPARK_COMM_OP_ALL_REDUCE to _RECV_FROM)",
+            op->kind);
+    if ((op->flags & ~(uint32_t)SPARK_COMM_FLAG_EVENT_ORDERED) != 0)
+        return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, op->kind, -1,
+                                "flags is 0x%x, known is 0x1", op->flags);
+    if (op->timeout_ms < SPARK_COMM_FOREVER)
+        return sc_handle_refuse(
+            comm, SPARK_COMM_INVALID_ARGUMENT, op->kind, -1,
+            "timeout_ms is %d, allowed are -1 (no limit), 0 (default) and positive values",
+            op->timeout_ms);
+    if (takes_peer(op->kind)) {
+        if (op->peer < 0 || op->peer >= comm->world_size)
+            return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, op->kind, op->peer,
+                                    "%s is %d, ranks are 0 to %d", peer_argument(op->kind),
+                                    op->peer, comm->world_size - 1);
+    } else {
+        op->peer = -1;
+    }
+    if (reduces(op->kind))
+        st = check_reduction(comm, op);
+    else
+        op->dtype = op->redop = 0;
+    if (op->kind == SPARK_COMM_OP_BARRIER) op->send = op->recv = op->bytes = 0;
+    if (st == SPARK_COMM_OK) st = check_memory(comm, op);
+    if (st == SPARK_COMM_OK && comm->backend.check_pointer != NULL)
+        st = check_device_pointer(comm, op);
+    return st;
+}
+
+static spark_comm_backend_fn find_function(const spark_comm_backend *backend, int kind) {
+    switch (kind) {
+    case SPARK_COMM_OP_ALL_REDUCE: return backend->all_reduce;
+    case SPARK_COMM_OP_ALL_GATHER: return backend->all_gather;
+    case SPARK_COMM_OP_REDUCE_SCATTER: return backend->reduce_scatter;
+    case SPARK_COMM_OP_BROADCAST: return backend->broadcast;
+    case SPARK_COMM_OP_BARRIER: return backend->barrier;
+    default: return backend->point_to_point;
+    }
+}
+
+/* A collective on the data lane. */
+static spark_comm_status run_collective(struct spark_comm *comm, const spark_comm_op *op,
+                                        spark_comm_backend_fn function) {
+    struct sc_lane_call lane = {.comm = comm,
+                                .lane = SPARK_COMM_LANE_DATA,
+                                .operation = op->kind,
+                                .dtype = op->dtype,
+                                .redop = op->redop,
+                                .peer = op->peer,
+                                .bytes = op->bytes,
+                                .stream = op->stream,
+                                .timeout_ms = op->timeout_ms};
+    struct sc_error error;
+    spark_comm_status st = sc_lane_begin(&lane);
+    if (__builtin_expect(st != SPARK_COMM_OK, 0)) return st;
+    if (op->bytes != 0 || op->kind == SPARK_COMM_OP_BARRIER) {
+        spark_comm_call call = {
+            .struct_size = sizeof call,
+            .ops = op,
+            .op_count = 1,
+            .number = lane.number,
+            .epoch = comm->host.table.epoch,
+            .digest = sc_lane_digest(op->kind, op->dtype, op->redop, op->peer, op->bytes),
+            .deadline_ns = lane.deadline};
+        st = function(comm->backend_state, &call);
+        if (__builtin_expect(st != SPARK_COMM_OK, 0)) {
+            sc_error_clear(&error);
+            sc_host_take_explanation(&comm->host, st, &error);
+        }
+    }
+    return sc_lane_end(&lane, st, &error);
+}
+
+spark_comm_status sc_submit_run(struct spark_comm *comm, const spark_comm_op *op) {
+    spark_comm_op whole = *op;
+    bool message = op->kind == SPARK_COMM_OP_SEND_TO || op->kind == SPARK_COMM_OP_RECV_FROM;
+    spark_comm_status st = SPARK_COMM_OK;
+    if (message) return sc_groups_post(comm, &whole);
+    st = sc_submit_check_group(comm, op->kind);
+    if (st == SPARK_COMM_OK) st = sc_submit_check(comm, &whole);
+    if (__builtin_expect(st != SPARK_COMM_OK, 0)) return st;
+    if (whole.kind == SPARK_COMM_OP_BROADCAST &&
+        whole.bytes <= SPARK_COMM_MAX_COMMAND_BROADCAST_BYTES)
+        return sc_commands_broadcast(comm, &whole);
+    spark_comm_backend_fn function = find_function(&comm->backend, whole.kind);
+    if (function == NULL)
+        return sc_handle_refuse(comm, SPARK_COMM_NOT_SUPPORTED, whole.kind, -1,
+                                "backend %s does not have it", comm->backend.name);
+    return run_collective(comm, &whole, function);
+}

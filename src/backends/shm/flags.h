@@ -1,0 +1,58 @@
+/* Waiting for other ranks' flags, and the sentences for waits that fail. */
+#ifndef SC_SHM_FLAGS_H
+#define SC_SHM_FLAGS_H
+
+#include "backends/shm/state.h"
+
+/* A wait for the flag at one offset of several ranks' mailboxes, in order of ranks. */
+struct sc_flags_wait {
+    const struct sc_shm *shm;
+    size_t offset; /* of the flag in a mailbox */
+    uint32_t number; /* awaited */
+    uint32_t digest; /* of this rank's call */
+    int next; /* first rank whose flag has not been seen */
+    int end; /* one past the last rank */
+    bool mismatch; /* rank `next` made another call */
+};
+
+/* Why a wait of ours matters; the sentence is built from it. */
+enum sc_flags_reason {
+    SC_FLAGS_ENTER, /* the rank's part in the call has not begun */
+    SC_FLAGS_GO_ON, /* it has begun, but does not go on */
+    SC_FLAGS_TAKE /* the rank has not taken data of this rank's, which stand in the way */
+};
+
+/* Waits until all flags are there. MISMATCH names both ranks; OP_TIMEOUT those that are missing. */
+spark_comm_status sc_flags_await_slow(struct sc_flags_wait *wait, const spark_comm_call *call,
+                                      enum sc_flags_reason reason);
+
+/* True when all flags are there, or one shows another call. */
+static inline bool sc_flags_look(struct sc_flags_wait *wait) {
+    const struct sc_shm *shm = wait->shm;
+    for (; wait->next < wait->end; wait->next++) {
+        if (wait->next == shm->rank) continue;
+        const unsigned char *box = (const unsigned char *)shm->mail.of[wait->next];
+        /* Acquire: partner of the release store of the flag's owner; its data are valid then. */
+        uint64_t word = atomic_load_explicit((const _Atomic uint64_t *)(box + wait->offset),
+                                             memory_order_acquire);
+        if ((uint32_t)word != wait->number) return false;
+        wait->mismatch = (uint32_t)(word >> 32) != wait->digest;
+        if (__builtin_expect(wait->mismatch, 0)) return true;
+    }
+    return true;
+}
+
+static inline spark_comm_status sc_flags_await(struct sc_flags_wait *wait,
+                                               const spark_comm_call *call,
+                                               enum sc_flags_reason reason) {
+    if (sc_flags_look(wait) && !wait->mismatch) return SPARK_COMM_OK;
+    return sc_flags_await_slow(wait, call, reason);
+}
+
+/* The sentence for a wait that ended with `st`, OP_TIMEOUT or ABORTED; `missing` is the set of
+ * ranks that it waited for. Returns `st`. */
+spark_comm_status sc_flags_fail(const struct sc_shm *shm, const spark_comm_call *call,
+                                const spark_comm_op *op, spark_comm_status st, uint64_t missing,
+                                enum sc_flags_reason reason);
+
+#endif

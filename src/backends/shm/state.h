@@ -1,0 +1,39 @@
+/*
+ * What one communicator on shm holds. One thread at a time is in its operations (the library's data
+ * lane sees to that), so nothing here is locked; only interrupt comes from elsewhere, and touches
+ * this rank's doorbell alone.
+ */
+#ifndef SC_SHM_STATE_H
+#define SC_SHM_STATE_H
+
+#include "backends/shm/mailbox.h"
+#include "backends/shm/paths.h"
+#include "base/dtype.h"
+#include "world/host.h"
+
+struct sc_symmetric_region;
+struct sc_symmetric_range;
+
+struct sc_shm {
+    const spark_comm_host *host;
+    const struct sc_wait_policy *policy;
+    int rank; /* among the members, as all ranks here; messages name ranks of the world */
+    int size;
+    struct sc_paths paths;
+    struct sc_mailbox_set mail; /* of the present epoch */
+    struct sc_symmetric_region *regions;
+    struct sc_symmetric_range *ranges; /* registered */
+    uint64_t last_handle;
+};
+
+/* Looks into every other rank's doorbell. After a flag was stored that all of them may wait for. */
+static inline void sc_state_ring_all(const struct sc_shm *shm) {
+    for (int peer = 0; peer < shm->size; peer++)
+        if (peer != shm->rank) sc_wait_ring(shm->policy, shm->mail.doorbells[peer]);
+}
+
+static inline void *sc_state_pointer(uint64_t address) {
+    return (void *)(uintptr_t)address;
+}
+
+#endif

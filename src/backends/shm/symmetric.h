@@ -1,0 +1,20 @@
+/* Symmetric memory: regions in which every rank has a part that its peers can reach, and the table
+ * of registered ranges inside of them. */
+#ifndef SC_SHM_SYMMETRIC_H
+#define SC_SHM_SYMMETRIC_H
+
+#include "backends/shm/state.h"
+
+/* As in spark_comm_backend.h. */
+spark_comm_status sc_symmetric_alloc(void *state, size_t bytes, int64_t deadline_ns, uint64_t *ptr);
+spark_comm_status sc_symmetric_free(void *state, uint64_t ptr);
+spark_comm_status sc_symmetric_register(void *state, uint64_t ptr, size_t bytes, uint64_t *handle);
+spark_comm_status sc_symmetric_deregister(void *state, uint64_t handle);
+
+/* Where `rank` has what this rank has at [ptr, ptr + bytes); NULL unless the range lies in one
+ * region. */
+unsigned char *sc_symmetric_of_rank(const struct sc_shm *shm, uint64_t ptr, size_t bytes, int rank);
+/* Frees all that is left. */
+void sc_symmetric_close(struct sc_shm *shm);
+
+#endif

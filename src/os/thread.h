@@ -1,0 +1,30 @@
+/* Threads of the library's own (all signals blocked, named), forks noticed, CPUs counted, this
+ * host and process named. */
+#ifndef SC_OS_THREAD_H
+#define SC_OS_THREAD_H
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+
+spark_comm_status sc_thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
+                                  void *arg, struct sc_error *error);
+/* Counts up in a child after fork (pthread_atfork): a communicator that remembers another value
+ * belongs to the parent. */
+uint32_t sc_thread_fork_count(void);
+/* CPUs this thread may run on. */
+void sc_thread_affinity(cpu_set_t *set);
+
+/* Identity of "this host" as far as ids can tell: boot id, network namespace inode, user. */
+struct sc_thread_host_id {
+    char boot_id[40];
+    uint64_t network_namespace;
+    uint32_t uid;
+};
+void sc_thread_host_id(struct sc_thread_host_id *id);
+/* A descriptor that becomes readable when process `pid` ends; -1 where the kernel has none. */
+int sc_thread_pidfd(pid_t pid);
+
+#endif

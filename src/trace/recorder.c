@@ -1,0 +1,110 @@
+/*
+ * Opening, reading and closing of the record rings. With a trace folder the rings are a mapped
+ * file, named after rank and process, allocated in full so that a full disk shows at open and not
+ * as a SIGBUS; without one they are private memory.
+ */
+#include "trace/recorder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+_Static_assert(sizeof(struct sc_recorder_record) == 64, "a record is one cache line");
+_Static_assert(sizeof(struct sc_recorder_header) <= SC_RECORDER_HEADER_BYTES,
+               "the header fits its page");
+
+static uint64_t realtime_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+/* An empty file of `bytes`, allocated; *fd is -1 where no folder is named. */
+static spark_comm_status open_file(const struct sc_settings *settings, size_t bytes, int *fd,
+                                   struct sc_error *error) {
+    char path[640];
+    spark_comm_status st = SPARK_COMM_OK;
+    if (settings->trace_dir[0] == '\0') return SPARK_COMM_OK;
+    snprintf(path, sizeof path, "%s/spark_comm.%d.%ld.trace", settings->trace_dir, settings->rank,
+             (long)getpid());
+    *fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (*fd < 0)
+        return sc_error_system(error, errno, "open: the trace file %s cannot be made", path);
+    int code;
+    do
+        code = posix_fallocate(*fd, 0, (off_t)bytes);
+    while (code == EINTR);
+    if (code != 0) {
+        st =
+            sc_error_system(error, code, "open: no room for %zu bytes of trace in %s", bytes, path);
+        close(*fd);
+        *fd = -1;
+        unlink(path);
+    }
+    return st;
+}
+
+static void fill_header(struct sc_recorder *recorder, const struct sc_settings *settings,
+                        const char *backend) {
+    struct sc_recorder_header *header = recorder->header;
+    header->magic = SC_RECORDER_MAGIC;
+    header->version = 1;
+    header->capacity = recorder->mask + 1;
+    header->rank = settings->rank;
+    header->world_size = settings->world_size;
+    header->pid = (int32_t)getpid();
+    snprintf(header->library_version, sizeof header->library_version, "%d.%d.%d",
+             SPARK_COMM_VERSION_MAJOR, SPARK_COMM_VERSION_MINOR, SPARK_COMM_VERSION_PATCH);
+    snprintf(header->backend, sizeof header->backend, "%s", backend);
+    atomic_store_explicit(&header->ticks_first, sc_ticks_now(), memory_order_relaxed);
+    atomic_store_explicit(&header->realtime_first, realtime_ns(), memory_order_relaxed);
+}
+
+spark_comm_status sc_recorder_open(struct sc_recorder *recorder, const struct sc_settings *settings,
+                                   const char *backend, struct sc_error *error) {
+    size_t ring = (size_t)settings->trace_records * sizeof(struct sc_recorder_record);
+    size_t bytes = SC_RECORDER_HEADER_BYTES + SPARK_COMM_LANE_COUNT * ring;
+    int fd = -1;
+    memset(recorder, 0, sizeof *recorder);
+    spark_comm_status st = open_file(settings, bytes, &fd, error);
+    if (st != SPARK_COMM_OK) return st;
+    int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+    unsigned char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+    if (fd >= 0) close(fd);
+    if (memory == MAP_FAILED)
+        return sc_error_system(error, errno, "open: no memory for %zu bytes of records", bytes);
+    recorder->header = (struct sc_recorder_header *)(void *)memory;
+    for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
+        recorder->rings[lane] = (void *)(memory + SC_RECORDER_HEADER_BYTES + (size_t)lane * ring);
+    recorder->mapped_bytes = bytes;
+    recorder->mask = (uint32_t)settings->trace_records - 1;
+    fill_header(recorder, settings, backend);
+    return SPARK_COMM_OK;
+}
+
+void sc_recorder_close(struct sc_recorder *recorder) {
+    if (recorder->header != NULL) munmap(recorder->header, recorder->mapped_bytes);
+    memset(recorder, 0, sizeof *recorder);
+}
+
+bool sc_recorder_read(const struct sc_recorder *recorder, int lane, uint64_t position,
+                      struct sc_recorder_entry *entry) {
+    const struct sc_recorder_record *record = &recorder->rings[lane][position & recorder->mask];
+    /* Acquire loads all the way: partner of the release stores in sc_recorder_begin and
+     * sc_recorder_end. */
+    if (atomic_load_explicit(&record->sequence, memory_order_acquire) != 2 * position + 2)
+        return false;
+    entry->number = atomic_load_explicit(&record->number, memory_order_acquire);
+    entry->descriptor = atomic_load_explicit(&record->descriptor, memory_order_acquire);
+    entry->bytes = atomic_load_explicit(&record->bytes, memory_order_acquire);
+    entry->stream = atomic_load_explicit(&record->stream, memory_order_acquire);
+    entry->submit_ticks = atomic_load_explicit(&record->submit_ticks, memory_order_acquire);
+    entry->complete_ticks = atomic_load_explicit(&record->complete_ticks, memory_order_acquire);
+    entry->result = atomic_load_explicit(&record->result, memory_order_acquire);
+    return atomic_load_explicit(&record->sequence, memory_order_relaxed) == 2 * position + 2;
+}

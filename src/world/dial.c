@@ -1,0 +1,334 @@
+/*
+ * The rendezvous, the half of every rank but 0: dials each address that master_addr resolves to,
+ * again and again until the deadline, since rank 0 may start minutes later. A listener that does not
+ * prove the job's token, or says "not now", is tried again; one that refuses for good ends it.
+ * After the hello the rank waits for the table of members and WELCOME; should the hub go away
+ * before, dialling goes on. When its own time is over it says so (GIVE_UP) and is told who is
+ * missing. Opening thread only; all waits have deadlines.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/deadline.h"
+#include "os/thread.h"
+#include "world/world_state.h"
+
+#define MAX_ADDRESSES 8
+#define FIRST_PAUSE_NS INT64_C(1000000)
+#define LOCAL_PAUSE_NS INT64_C(5000000)    /* longest, on this host */
+#define REMOTE_PAUSE_NS INT64_C(100000000) /* longest, otherwise, and after "not now" */
+#define EXCUSE_MS 500 /* how long the hub has for its answer to GIVE_UP */
+
+/* What became of one try. */
+enum outcome { JOINED, AGAIN, NOT_NOW, FINAL };
+
+struct target {
+    struct sc_socket_address address;
+    char text[80];
+    struct sc_error last; /* why the last try failed */
+};
+
+struct dialling {
+    struct sc_world *world;
+    int64_t deadline;
+    struct target targets[MAX_ADDRESSES];
+    size_t count;
+};
+
+/* ---- One try ---- */
+
+/* Every rank listens on the address of its route to the hub, so that the others can find it when
+ * the hub is lost. Once for all tries over the same address. */
+static spark_comm_status own_listener(struct sc_world *world, int fd, struct sc_error *error) {
+    struct sc_door *door = &world->door;
+    struct sc_socket_address local;
+    spark_comm_status st = sc_socket_local(fd, &local, error);
+
+    if (st != SPARK_COMM_OK) return st;
+    if (door->listener_count == 1) {
+        if (sc_socket_same_host(&door->own, &local)) return SPARK_COMM_OK;
+        close(door->listeners[0]);
+        door->listener_count = 0;
+    }
+    struct sc_socket_address address = local;
+    sc_door_set_port(&address, 0);
+    if (world->settings->listen_any) sc_door_set_any(&address);
+    st = sc_socket_listen(&address, SC_DOOR_CALLERS, &door->listeners[0], error);
+    if (st != SPARK_COMM_OK) return st;
+    door->listener_count = 1;
+    st = sc_socket_local(door->listeners[0], &address, error);
+    door->own = local;
+    sc_door_set_port(&door->own, sc_socket_port(&address));
+    return st;
+}
+
+static void fill_hello(struct sc_world *world, struct sc_wire_hello *hello) {
+    const struct sc_settings *settings = world->settings;
+    struct sc_thread_host_id host;
+
+    sc_thread_host_id(&host);
+    *hello = (struct sc_wire_hello){.version = SC_WIRE_PROTOCOL,
+                                    .epoch = world->epoch->number,
+                                    .rank = world->rank,
+                                    .world_size = world->size,
+                                    .pid = (int32_t)getpid(),
+                                    .memory = settings->memory,
+                                    .uid = host.uid,
+                                    .job = sc_auth_job(&world->auth),
+                                    .settings = sc_settings_digest(settings),
+                                    .network_namespace = host.network_namespace};
+    memcpy(hello->boot_id, host.boot_id, sizeof hello->boot_id);
+    snprintf(hello->library, sizeof hello->library, "%s", spark_comm_version());
+    snprintf(hello->backend, sizeof hello->backend, "%s", settings->backend);
+    sc_socket_address_text(&world->door.own, hello->listener, sizeof hello->listener);
+}
+
+/* Preamble and challenge. */
+static enum outcome challenge(struct sc_world *world, int fd, int64_t deadline, uint8_t *nonces,
+                              struct sc_error *error) {
+    uint8_t out[SC_WIRE_PREAMBLE_BYTES], in[SC_WIRE_CHALLENGE_BYTES], proof[SC_WIRE_TAG_BYTES];
+    struct sc_wire_preamble preamble = {.version = SC_WIRE_PROTOCOL};
+    struct sc_wire_challenge said;
+
+    sc_auth_random(preamble.nonce, sizeof preamble.nonce);
+    sc_wire_put_preamble(out, &preamble);
+    if (sc_socket_send(fd, out, sizeof out, deadline, -1, error) != SPARK_COMM_OK ||
+        sc_socket_recv(fd, in, sizeof in, deadline, -1, error) != SPARK_COMM_OK)
+        return AGAIN;
+    if (!sc_wire_get_challenge(in, &said)) {
+        sc_error_set(error, SPARK_COMM_REFUSED, SC_HUB, 0, "what listens there is not spark_comm");
+        return NOT_NOW;
+    }
+    memcpy(nonces, preamble.nonce, sizeof preamble.nonce);
+    memcpy(nonces + SC_WIRE_NONCE_BYTES, said.nonce, sizeof said.nonce);
+    sc_auth_prove(&world->auth, nonces, nonces + SC_WIRE_NONCE_BYTES, in, proof);
+    if (!sc_auth_equal(proof, said.proof)) {
+        sc_error_set(error, SPARK_COMM_REFUSED, SC_HUB, 0,
+                     "the head there has another job token than this rank");
+        return NOT_NOW;
+    }
+    if (said.verdict == SC_WIRE_ACCEPTED) return JOINED;
+    sc_error_set(error, SPARK_COMM_REFUSED, SC_HUB, 0, "%s", said.text);
+    return said.verdict == SC_WIRE_REFUSED ? FINAL : NOT_NOW;
+}
+
+/* Hello and answer. */
+static enum outcome introduce(struct sc_world *world, int fd, int64_t deadline,
+                              const uint8_t *nonces, struct sc_error *error) {
+    uint8_t out[SC_WIRE_HELLO_BYTES], in[SC_WIRE_HEADER_BYTES + SC_WIRE_FAULT_BYTES];
+    struct sc_wire_hello hello;
+    struct sc_wire_header header;
+    struct sc_error reason;
+
+    if (own_listener(world, fd, error) != SPARK_COMM_OK) return FINAL;
+    fill_hello(world, &hello);
+    sc_wire_put_hello(out, &hello);
+    sc_auth_tag(&world->auth, nonces, nonces + SC_WIRE_NONCE_BYTES, out,
+                out + SC_WIRE_HELLO_COVERED);
+    if (sc_socket_send(fd, out, sizeof out, deadline, -1, error) != SPARK_COMM_OK ||
+        sc_socket_recv(fd, in, sizeof in, deadline, -1, error) != SPARK_COMM_OK)
+        return AGAIN;
+    sc_error_clear(&reason);
+    if (!sc_wire_get_header(in, world->size, &header) || header.kind != SC_WIRE_ANSWER ||
+        header.number > SC_WIRE_REFUSED ||
+        !sc_wire_get_fault(in + SC_WIRE_HEADER_BYTES, SC_WIRE_FAULT_BYTES, world->size, &reason)) {
+        sc_error_set(error, SPARK_COMM_REFUSED, SC_HUB, 0, "its answer is damaged");
+        return NOT_NOW;
+    }
+    if (header.number == SC_WIRE_ACCEPTED) return JOINED;
+    sc_error_set(error, SPARK_COMM_REFUSED, SC_HUB, 0, "%s", reason.message);
+    return header.number == SC_WIRE_REFUSED ? FINAL : NOT_NOW;
+}
+
+/* Connects and shakes hands; on success the connection is the link to the hub. */
+static enum outcome meet(struct sc_world *world, const struct target *target, int64_t limit,
+                         struct sc_error *error) {
+    uint8_t nonces[2 * SC_WIRE_NONCE_BYTES];
+    enum outcome outcome = AGAIN;
+    int fd = -1;
+
+    if (sc_socket_connect(&target->address, limit, -1, &fd, error) != SPARK_COMM_OK) {
+        bool is_own_fault = error->native_code == EMFILE || error->native_code == ENFILE ||
+                            error->status == SPARK_COMM_NO_MEMORY;
+        outcome = is_own_fault ? FINAL : AGAIN;
+        goto out;
+    }
+    sc_socket_tune(fd, 0);
+    outcome = challenge(world, fd, limit, nonces, error);
+    if (outcome == JOINED) outcome = introduce(world, fd, limit, nonces, error);
+    if (outcome != JOINED) goto out;
+    snprintf(world->head, sizeof world->head, "%s", target->text);
+    if (sc_link_open(&world->epoch->peers[SC_HUB].link, fd, error) != SPARK_COMM_OK)
+        outcome = FINAL;
+    fd = -1;
+out:
+    if (fd >= 0) close(fd);
+    return outcome;
+}
+
+static enum outcome try_target(struct sc_world *world, struct target *target, int64_t deadline,
+                               struct sc_error *error) {
+    int64_t limit = sc_deadline_min(deadline, sc_deadline_after(SC_HANDSHAKE_MS));
+    struct sc_error failure;
+
+    sc_error_clear(&failure);
+    enum outcome outcome = meet(world, target, limit, &failure);
+    /* A last try that had no time left says less than the one before it. */
+    bool was_cut_short = failure.status == SPARK_COMM_OP_TIMEOUT && sc_deadline_passed(deadline);
+    if (!was_cut_short || target->last.status == SPARK_COMM_OK) target->last = failure;
+    if (outcome == FINAL) *error = failure;
+    return outcome;
+}
+
+/* ---- Waiting for all the others ---- */
+
+void sc_dial_members(struct sc_world *world, const struct sc_wire_header *header,
+                     const uint8_t *payload) {
+    int first = (int)header->offset;
+    int count = (int)(header->bytes / SC_WIRE_MEMBER_BYTES);
+
+    if (world->monitor.phase != SC_PHASE_GATHERING || count > world->size - first) return;
+    for (int i = 0; i < count; i++)
+        sc_wire_get_member(payload + (size_t)i * SC_WIRE_MEMBER_BYTES, first + i,
+                           &world->epoch->members[first + i]);
+}
+
+void sc_dial_welcome(struct sc_world *world, const struct sc_wire_header *header,
+                     const uint8_t *payload) {
+    struct sc_epoch *epoch = world->epoch;
+
+    if (world->monitor.phase != SC_PHASE_GATHERING || header->epoch == 0) return;
+    if (!sc_wire_get_welcome(payload, header->bytes, &epoch->welcome)) return;
+    for (int rank = 0; rank < world->size; rank++) {
+        /* A table with a hole is no table. */
+        if (epoch->members[rank].rank != rank || epoch->members[rank].version[0] == '\0') return;
+        if (rank != world->rank)
+            atomic_store_explicit(&epoch->peers[rank].state, SC_PEER_PRESENT, memory_order_release);
+    }
+    epoch->number = header->epoch;
+    world->monitor.phase = SC_PHASE_RUNNING;
+}
+
+/* Until WELCOME, a verdict (which is final), or the end of the connection (AGAIN). */
+static enum outcome await_welcome(struct sc_world *world, int64_t deadline,
+                                  struct sc_error *error) {
+    struct sc_link *link = &world->epoch->peers[SC_HUB].link;
+    bool has_given_up = false;
+
+    while (world->monitor.phase == SC_PHASE_GATHERING) {
+        if (atomic_load_explicit(&world->poison, memory_order_relaxed) != 0) {
+            sc_world_cause(world, error);
+            return FINAL;
+        }
+        if (sc_deadline_passed(deadline)) {
+            if (has_given_up) break;
+            struct sc_wire_header header = sc_header(world, SC_WIRE_GIVE_UP, 0);
+            header.number = (uint64_t)world->settings->rendezvous_timeout_ms;
+            sc_link_send(world, link, &header, NULL, SC_LINK_NOW);
+            has_given_up = true;
+            deadline = sc_deadline_after(EXCUSE_MS);
+        }
+        struct pollfd wait = {.fd = link->fd, .events = POLLIN};
+        int ready = poll(&wait, 1, sc_deadline_poll_ms(deadline));
+        if (ready <= 0) continue;
+        spark_comm_status st = sc_link_read(world, SC_HUB);
+        if (st == SPARK_COMM_OK || world->monitor.phase == SC_PHASE_RUNNING) continue;
+        if (atomic_load_explicit(&world->poison, memory_order_relaxed) != 0) continue;
+        if (st == SPARK_COMM_NO_MEMORY) {
+            sc_error_set(error, st, -1, 0, "no memory for the table of %d ranks", world->size);
+            return FINAL;
+        }
+        sc_error_set(error, SPARK_COMM_OPEN_TIMEOUT, SC_HUB, 0,
+                     "the head let this rank in and went away before all ranks had come");
+        return AGAIN;
+    }
+    if (world->monitor.phase == SC_PHASE_RUNNING) return JOINED;
+    sc_error_set(error, SPARK_COMM_OPEN_TIMEOUT, SC_HUB, 0,
+                 "rank 0 at %s let this rank in and then did not say who is missing within %.1f s",
+                 world->head, world->settings->rendezvous_timeout_ms / 1000.0);
+    return FINAL;
+}
+
+/* ---- Dialling ---- */
+
+static spark_comm_status find_targets(struct dialling *dialling, struct sc_error *error) {
+    const struct sc_settings *settings = dialling->world->settings;
+    struct sc_socket_address addresses[MAX_ADDRESSES];
+    spark_comm_status st = sc_socket_resolve(settings->master_addr, settings->master_port,
+                                             addresses, MAX_ADDRESSES, &dialling->count, error);
+
+    for (size_t i = 0; i < dialling->count; i++) {
+        struct target *target = &dialling->targets[i];
+        target->address = addresses[i];
+        sc_socket_address_text(&addresses[i], target->text, sizeof target->text);
+    }
+    return st;
+}
+
+/* Names every address with its last failure; REFUSED when somebody answered there. */
+static spark_comm_status never_reached(const struct dialling *dialling, struct sc_error *error) {
+    const struct sc_settings *settings = dialling->world->settings;
+    spark_comm_status st = SPARK_COMM_OPEN_TIMEOUT;
+    char text[400] = "";
+    int used = 0;
+
+    for (size_t i = 0; i < dialling->count; i++) {
+        const struct target *target = &dialling->targets[i];
+        if (target->last.status == SPARK_COMM_REFUSED) st = SPARK_COMM_REFUSED;
+        if ((size_t)used >= sizeof text) break;
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s%s: %s", i > 0 ? "; " : "",
+                         target->text, target->last.message);
+    }
+    return sc_error_set(error, st, SC_HUB, dialling->targets[0].last.native_code,
+                        "rank %d was not let in by rank 0 within %.1f s (%s)",
+                        dialling->world->rank, settings->rendezvous_timeout_ms / 1000.0, text);
+}
+
+static void pause_until(int64_t until) {
+    while (!sc_deadline_passed(until))
+        poll(NULL, 0, sc_deadline_poll_ms(until));
+}
+
+/* One try of each address. */
+static enum outcome try_all(struct dialling *dialling, struct sc_error *error) {
+    struct sc_world *world = dialling->world;
+    enum outcome result = AGAIN;
+
+    for (size_t i = 0; i < dialling->count; i++) {
+        struct target *target = &dialling->targets[i];
+        enum outcome outcome = try_target(world, target, dialling->deadline, error);
+        if (outcome == JOINED) {
+            outcome = await_welcome(world, dialling->deadline, &target->last);
+            if (outcome == FINAL) *error = target->last;
+            if (outcome != JOINED) sc_link_close(&world->epoch->peers[SC_HUB].link);
+        }
+        if (outcome == JOINED || outcome == FINAL) return outcome;
+        if (outcome == NOT_NOW) result = NOT_NOW;
+    }
+    return result;
+}
+
+spark_comm_status sc_dial_join(struct sc_world *world, int64_t deadline, struct sc_error *error) {
+    struct dialling dialling = {.world = world, .deadline = deadline};
+    int64_t pause = FIRST_PAUSE_NS;
+    spark_comm_status st = find_targets(&dialling, error);
+
+    if (st != SPARK_COMM_OK) return st;
+    int64_t longest = sc_socket_is_loopback(&dialling.targets[0].address) ? LOCAL_PAUSE_NS
+                                                                          : REMOTE_PAUSE_NS;
+    world->monitor.phase = SC_PHASE_GATHERING;
+    for (;;) {
+        enum outcome outcome = try_all(&dialling, error);
+        if (outcome == JOINED) break;
+        if (outcome == FINAL) return (spark_comm_status)error->status;
+        if (sc_deadline_passed(deadline)) return never_reached(&dialling, error);
+        if (outcome == NOT_NOW) pause = REMOTE_PAUSE_NS;
+        pause_until(sc_deadline_min(deadline, sc_deadline_now() + pause));
+        pause = pause * 2 < longest ? pause * 2 : longest;
+    }
+    sc_log_write(world->log, SPARK_COMM_LOG_INFO, "rank %d of %d joined at %s", world->rank,
+                 world->size, world->head);
+    return SPARK_COMM_OK;
+}

@@ -1,0 +1,362 @@
+/*
+ * The monitor: one thread per world that sleeps in poll over everything the world listens to, and
+ * the dispatch of what comes. It owns the reading side of all sockets, sends heartbeats, finds the
+ * silent and the dead, and flushes what others could not send. It never blocks but in poll. During
+ * the rendezvous the hub's opening thread runs the same rounds itself.
+ *
+ * A rank is lost when its connection ends without a goodbye, when its process ends (pidfd: a forked
+ * child may hold the socket open), or when it is silent for liveness_timeout. Sockets are read
+ * before pidfds and clocks are believed, so that a goodbye which is already here counts. A monitor
+ * that was itself stopped for long blames nobody for the silence.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/deadline.h"
+#include "os/thread.h"
+#include "world/world_state.h"
+
+#define NS_PER_MS INT64_C(1000000)
+#define LONGEST_HEARTBEAT_MS 1000
+/* How often own operations are held against the numbers of ranks that have left. */
+#define LEFT_TICK_NS (20 * NS_PER_MS)
+
+/* ---- Making and ending ---- */
+
+spark_comm_status sc_monitor_prepare(struct sc_world *world, struct sc_error *error) {
+    struct sc_monitor *monitor = &world->monitor;
+    int liveness_ms = world->settings->liveness_timeout_ms;
+    int heartbeat_ms = LONGEST_HEARTBEAT_MS;
+    size_t peers = sc_is_hub(world) ? (size_t)world->size - 1 : 1;
+
+    monitor->liveness_ns = SC_DEADLINE_NEVER;
+    if (liveness_ms != SPARK_COMM_FOREVER) {
+        monitor->liveness_ns = liveness_ms * NS_PER_MS;
+        if (liveness_ms / 4 < heartbeat_ms) heartbeat_ms = liveness_ms / 4;
+    }
+    monitor->heartbeat_ns = (heartbeat_ms > 0 ? heartbeat_ms : 1) * NS_PER_MS;
+    /* The wake-up, links, pidfds, callers, listeners: all that there can ever be. */
+    monitor->capacity =
+        1 + 2 * peers + (size_t)world->door.caller_capacity + SC_DOOR_LISTENERS + 1;
+    monitor->fds = sc_alloc_array(monitor->capacity, sizeof *monitor->fds);
+    monitor->ranks = sc_alloc_array(monitor->capacity, sizeof *monitor->ranks);
+    if (monitor->fds == NULL || monitor->ranks == NULL)
+        return sc_error_set(error, SPARK_COMM_NO_MEMORY, -1, 0, "no memory to watch %zu sockets",
+                            monitor->capacity);
+    monitor->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (monitor->wake_fd < 0)
+        return sc_error_system(error, errno, "cannot make the monitor's wake-up");
+    return SPARK_COMM_OK;
+}
+
+void sc_monitor_poke(struct sc_world *world) {
+    const uint64_t one = 1;
+    ssize_t written;
+
+    /* A full counter (EAGAIN) is a wake-up that is already under way. */
+    do {
+        written = write(world->monitor.wake_fd, &one, sizeof one);
+    } while (written < 0 && errno == EINTR);
+}
+
+static void *run(void *arg) {
+    struct sc_world *world = arg;
+
+    while (!atomic_load_explicit(&world->monitor.stop, memory_order_acquire)) {
+        struct sc_error error;
+        sc_error_clear(&error);
+        spark_comm_status st = sc_monitor_step(world, SC_DEADLINE_NEVER, &error);
+        if (st != SPARK_COMM_OK) sc_world_fault(world, &error); /* only while the world opens */
+    }
+    return NULL;
+}
+
+spark_comm_status sc_monitor_start(struct sc_world *world, struct sc_error *error) {
+    int64_t now = sc_deadline_now();
+
+    world->monitor.heartbeat_at = world->monitor.round_at = now;
+    for (int rank = 0; rank < world->size; rank++)
+        atomic_store_explicit(&world->epoch->peers[rank].heard, now, memory_order_relaxed);
+    spark_comm_status st =
+        sc_thread_start(&world->monitor.thread, "sc-monitor", run, world, error);
+    world->monitor.is_running = st == SPARK_COMM_OK;
+    return st;
+}
+
+void sc_monitor_stop(struct sc_world *world) {
+    struct sc_monitor *monitor = &world->monitor;
+
+    if (!monitor->is_running) return;
+    atomic_store_explicit(&monitor->stop, true, memory_order_release);
+    sc_monitor_poke(world);
+    pthread_join(monitor->thread, NULL);
+    monitor->is_running = false;
+}
+
+void sc_monitor_release(struct sc_world *world) {
+    struct sc_monitor *monitor = &world->monitor;
+
+    if (monitor->wake_fd >= 0) close(monitor->wake_fd);
+    monitor->wake_fd = -1;
+    sc_free(monitor->fds);
+    sc_free(monitor->ranks);
+    monitor->fds = NULL;
+    monitor->ranks = NULL;
+}
+
+/* ---- Records ---- */
+
+static void take_heartbeat(struct sc_world *world, int rank, const struct sc_wire_header *header,
+                           const uint8_t *payload) {
+    struct sc_epoch *epoch = world->epoch;
+    struct sc_wire_lines lines;
+
+    /* On one host the lines themselves are shared. */
+    if (!atomic_load_explicit(&epoch->ready, memory_order_acquire) || epoch->one_host) return;
+    if (!sc_wire_get_lines(payload, header->bytes, &lines)) return;
+    for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++) {
+        struct sc_world_line *line = &epoch->lines[rank * SPARK_COMM_LANE_COUNT + lane];
+        atomic_store_explicit(&line->descriptor, lines.descriptor[lane], memory_order_relaxed);
+        atomic_store_explicit(&line->bytes, lines.bytes[lane], memory_order_relaxed);
+        atomic_store_explicit(&line->completed, lines.completed[lane], memory_order_relaxed);
+        atomic_store_explicit(&line->submitted, lines.submitted[lane], memory_order_release);
+    }
+}
+
+static void take_fault(struct sc_world *world, const struct sc_wire_header *header,
+                       const uint8_t *payload) {
+    struct sc_error error;
+
+    sc_error_clear(&error);
+    if (!sc_wire_get_fault(payload, header->bytes, world->size, &error)) return;
+    if (error.status == SPARK_COMM_OK) return;
+    if (sc_is_hub(world)) sc_world_fault(world, &error);
+    else sc_verdict_adopt(world, &error);
+}
+
+/* Is this record meant for this side, now? What comes from another epoch is dropped. */
+static bool is_expected(const struct sc_world *world, int rank,
+                        const struct sc_wire_header *header) {
+    bool from_hub = rank == SC_HUB;
+
+    if (!from_hub && header->source != rank) return false; /* the hub alone relays */
+    switch (header->kind) {
+    case SC_WIRE_MEMBERS:
+    case SC_WIRE_WELCOME: return from_hub;
+    case SC_WIRE_VERDICT:
+        if (world->monitor.phase == SC_PHASE_GATHERING) return from_hub;
+        break;
+    default: break;
+    }
+    return header->epoch == world->epoch->number;
+}
+
+void sc_monitor_take(struct sc_world *world, int rank, const struct sc_wire_header *header,
+                     const uint8_t *payload) {
+    bool is_hub = sc_is_hub(world);
+
+    if (!is_expected(world, rank, header)) return;
+    switch (header->kind) {
+    case SC_WIRE_MEMBERS: sc_dial_members(world, header, payload); break;
+    case SC_WIRE_WELCOME: sc_dial_welcome(world, header, payload); break;
+    case SC_WIRE_GIVE_UP:
+        if (is_hub && world->monitor.phase == SC_PHASE_GATHERING)
+            sc_hub_excuse(world, rank, (int)(header->number & INT32_MAX));
+        break;
+    case SC_WIRE_FAULT:
+        if (is_hub) take_fault(world, header, payload);
+        break;
+    case SC_WIRE_VERDICT:
+        if (!is_hub) take_fault(world, header, payload);
+        break;
+    case SC_WIRE_HEARTBEAT: take_heartbeat(world, rank, header, payload); break;
+    case SC_WIRE_GATHER:
+        if (is_hub) sc_gather_take_part(world, header, payload);
+        break;
+    case SC_WIRE_GATHERED:
+        if (!is_hub) sc_gather_take_result(world, header, payload);
+        break;
+    case SC_WIRE_COMMAND: sc_commands_take(world, rank, header, payload); break;
+    case SC_WIRE_CREDIT: sc_commands_take_credit(world, header); break;
+    case SC_WIRE_GOODBYE: sc_goodbye_take(world, rank, header, payload); break;
+    case SC_WIRE_FAREWELL: sc_goodbye_take_farewell(world, rank); break;
+    default: break;
+    }
+}
+
+/* ---- One round ---- */
+
+static void end_link(struct sc_world *world, int rank, const char *how) {
+    struct sc_peer *peer = &world->epoch->peers[rank];
+
+    if (world->monitor.phase == SC_PHASE_GATHERING) {
+        sc_hub_vacate(world, rank);
+        return;
+    }
+    sc_link_close(&peer->link);
+    if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT) sc_verdict_lose(world, rank, how);
+    else sc_verdict_wake(world); /* close may wait for a farewell that does not come any more */
+}
+
+static const char *end_of_link(spark_comm_status st) {
+    switch (st) {
+    case SPARK_COMM_BACKEND: return "sent bytes that are no record of spark_comm";
+    case SPARK_COMM_NO_MEMORY: return "sent a record for which there is no memory";
+    default: return "ended without a goodbye";
+    }
+}
+
+static void serve_link(struct sc_world *world, int rank, short events) {
+    struct sc_link *link = &world->epoch->peers[rank].link;
+
+    if (link->fd < 0) return;
+    if ((events & POLLOUT) != 0) sc_link_flush(link);
+    if ((events & (POLLIN | POLLHUP | POLLERR)) == 0) return;
+    spark_comm_status st = sc_link_read(world, rank);
+    if (st != SPARK_COMM_OK) end_link(world, rank, end_of_link(st));
+}
+
+/* The process of a peer has ended: what it still said is heard first. */
+static void serve_pidfd(struct sc_world *world, int rank) {
+    struct sc_peer *peer = &world->epoch->peers[rank];
+    int left = 0;
+
+    do {
+        serve_link(world, rank, POLLIN);
+    } while (peer->link.fd >= 0 && ioctl(peer->link.fd, FIONREAD, &left) == 0 && left > 0);
+    close(peer->pidfd);
+    peer->pidfd = -1;
+    if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT)
+        end_link(world, rank, end_of_link(SPARK_COMM_PEER_LOST));
+}
+
+static void send_heartbeats(struct sc_world *world) {
+    struct sc_wire_header header = sc_header(world, SC_WIRE_HEARTBEAT, SC_WIRE_LINES_BYTES);
+    struct sc_epoch *epoch = world->epoch;
+    uint8_t payload[SC_WIRE_LINES_BYTES];
+    struct sc_wire_lines lines;
+    int end = sc_is_hub(world) ? world->size : SC_HUB + 1;
+
+    sc_world_fill_lines(world, &lines);
+    sc_wire_put_lines(payload, &lines);
+    for (int rank = SC_HUB; rank < end; rank++) {
+        struct sc_peer *peer = &epoch->peers[rank];
+        /* Whatever is queued already tells as much. */
+        if (peer->link.fd < 0 || sc_peer_state(epoch, rank) != SC_PEER_PRESENT ||
+            atomic_load_explicit(&peer->link.waits_out, memory_order_relaxed) != 0)
+            continue;
+        sc_link_send(world, &peer->link, &header, payload, SC_LINK_NOW);
+    }
+}
+
+/* This process was stopped, or starved, for so long that what the others said is still unread. */
+static void forgive_silence(struct sc_world *world, int64_t now) {
+    for (int rank = 0; rank < world->size; rank++)
+        atomic_store_explicit(&world->epoch->peers[rank].heard, now, memory_order_relaxed);
+}
+
+/* Loses those that are silent for too long; returns when to look again. */
+static int64_t find_silent(struct sc_world *world, int64_t now) {
+    struct sc_epoch *epoch = world->epoch;
+    int64_t limit = world->monitor.liveness_ns;
+    int64_t next = SC_DEADLINE_NEVER;
+    int end = sc_is_hub(world) ? world->size : SC_HUB + 1;
+    char how[96];
+
+    if (limit == SC_DEADLINE_NEVER) return next;
+    if (now - world->monitor.round_at > limit / 2) forgive_silence(world, now);
+    for (int rank = SC_HUB; rank < end; rank++) {
+        struct sc_peer *peer = &epoch->peers[rank];
+        if (peer->link.fd < 0 || sc_peer_state(epoch, rank) != SC_PEER_PRESENT) continue;
+        int64_t until = atomic_load_explicit(&peer->heard, memory_order_relaxed) + limit;
+        if (now < until) {
+            next = sc_deadline_min(next, until);
+            continue;
+        }
+        snprintf(how, sizeof how, "gave no sign of life for %.1f s (liveness_timeout_ms)",
+                 world->settings->liveness_timeout_ms / 1000.0);
+        /* The connection stays: a late goodbye or end is then read in peace. */
+        sc_verdict_lose(world, rank, how);
+    }
+    return next;
+}
+
+/* What is due by the clock; returns when something is due next. */
+static int64_t serve_clock(struct sc_world *world) {
+    struct sc_monitor *monitor = &world->monitor;
+    int64_t next = sc_door_deadline(&world->door);
+    int64_t now = sc_deadline_now();
+
+    if (monitor->phase == SC_PHASE_GATHERING) return next;
+    if (now >= monitor->heartbeat_at) {
+        send_heartbeats(world);
+        monitor->heartbeat_at = now + monitor->heartbeat_ns;
+    }
+    next = sc_deadline_min(next, monitor->heartbeat_at);
+    next = sc_deadline_min(next, find_silent(world, now));
+    if (atomic_load_explicit(&world->epoch->left_count, memory_order_relaxed) > 0 &&
+        atomic_load_explicit(&world->poison, memory_order_relaxed) == 0) {
+        sc_goodbye_check(world);
+        next = sc_deadline_min(next, now + LEFT_TICK_NS);
+    }
+    return next;
+}
+
+/* The wake-up first, then links, then pidfds; returns their number. */
+static size_t watch_peers(struct sc_world *world, size_t *pidfds_at) {
+    struct sc_monitor *monitor = &world->monitor;
+    struct sc_peer *peers = world->epoch->peers;
+    int end = sc_is_hub(world) ? world->size : SC_HUB + 1;
+    size_t count = 0;
+
+    monitor->fds[count++] = (struct pollfd){.fd = monitor->wake_fd, .events = POLLIN};
+    for (int rank = SC_HUB; rank < end; rank++) {
+        if (peers[rank].link.fd < 0) continue;
+        bool waits = atomic_load_explicit(&peers[rank].link.waits_out, memory_order_relaxed) != 0;
+        monitor->ranks[count] = rank;
+        monitor->fds[count++] = (struct pollfd){
+            .fd = peers[rank].link.fd, .events = (short)(waits ? POLLIN | POLLOUT : POLLIN)};
+    }
+    *pidfds_at = count;
+    for (int rank = SC_HUB; rank < end; rank++) {
+        if (peers[rank].pidfd < 0) continue;
+        monitor->ranks[count] = rank;
+        monitor->fds[count++] = (struct pollfd){.fd = peers[rank].pidfd, .events = POLLIN};
+    }
+    return count;
+}
+
+spark_comm_status sc_monitor_step(struct sc_world *world, int64_t until, struct sc_error *error) {
+    struct sc_monitor *monitor = &world->monitor;
+    struct pollfd *fds = monitor->fds;
+    size_t pidfds_at, door_at;
+    uint64_t pokes;
+
+    int64_t due = sc_deadline_min(until, serve_clock(world));
+    door_at = watch_peers(world, &pidfds_at);
+    size_t count = door_at + sc_door_watch(world, fds + door_at);
+    int ready = poll(fds, count, sc_deadline_poll_ms(due));
+    monitor->round_at = sc_deadline_now();
+    if (monitor->liveness_ns != SC_DEADLINE_NEVER && due != SC_DEADLINE_NEVER &&
+        monitor->round_at - due > monitor->liveness_ns / 2)
+        forgive_silence(world, monitor->round_at);
+    if (ready < 0) {
+        /* Interrupted, or short of kernel memory for a moment: the next round asks again. */
+        for (size_t i = 0; i < count; i++)
+            fds[i].revents = 0;
+    }
+    if (fds[0].revents != 0)
+        while (read(monitor->wake_fd, &pokes, sizeof pokes) < 0 && errno == EINTR) {
+        }
+    for (size_t i = 1; i < pidfds_at; i++)
+        if (fds[i].revents != 0) serve_link(world, monitor->ranks[i], fds[i].revents);
+    for (size_t i = pidfds_at; i < door_at; i++)
+        if (fds[i].revents != 0) serve_pidfd(world, monitor->ranks[i]);
+    return sc_door_serve(world, fds + door_at, error);
+}

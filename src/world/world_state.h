@@ -1,0 +1,388 @@
+/*
+ * Inside of src/world: what a world is made of. Three threads of control meet here: the thread that
+ * opens and closes, the callers of the two lanes (at most one each), and the monitor. What each
+ * field is guarded by is said beside it; "monitor" means the monitor's thread, or the opening
+ * thread while there is no monitor yet, or after it has been joined.
+ *
+ * Everything that belongs to one epoch is in struct sc_epoch, which a reconnect replaces as a whole.
+ */
+#ifndef SC_WORLD_WORLD_STATE_H
+#define SC_WORLD_WORLD_STATE_H
+
+#include <poll.h>
+#include <pthread.h>
+
+#include "os/lock.h"
+#include "os/socket.h"
+#include "world/auth.h"
+#include "world/ring.h"
+#include "world/wire.h"
+#include "world/world.h"
+
+#define SC_HUB 0 /* rank of the hub */
+
+/* How long a caller may take from connecting to a whole hello, and a listener to answer. */
+#define SC_HANDSHAKE_MS 5000
+/* Callers that may be half-way at once, besides one for each rank; the oldest has to go. */
+#define SC_DOOR_CALLERS 64
+#define SC_DOOR_LISTENERS 16
+/* Up to here an all-gather finds its memory made at open, so that votes do not fail for want of it. */
+#define SC_BALLOT_BYTES 256u
+
+/* ---- link.c: one TCP connection that carries records ---- */
+
+struct sc_link {
+    struct sc_lock lock; /* guards fd's closing, all writing to it, and out* */
+    int fd; /* -1: none. Opened and closed by the monitor, under the lock */
+    uint8_t *out; /* what the socket did not take yet */
+    size_t out_start, out_used, out_capacity;
+    _Atomic uint32_t waits_out; /* 1: the monitor shall poll for POLLOUT. Relaxed; the wake-up
+                                   descriptor carries the news */
+    _Atomic uint32_t drained; /* futex: counts up as the queue shrinks, and on poison */
+    uint8_t *in; /* monitor: the record that is arriving */
+    size_t in_used, in_capacity;
+};
+
+/* ---- Peers ---- */
+
+enum sc_peer_state { SC_PEER_ABSENT = 0, SC_PEER_PRESENT = 1, SC_PEER_LEFT = 2, SC_PEER_LOST = 3 };
+
+/* A command that waits to be received. */
+struct sc_letter {
+    struct sc_letter *next;
+    struct sc_wire_header header;
+    uint8_t payload[];
+};
+
+struct sc_inbox {
+    struct sc_lock lock; /* guards first and last */
+    struct sc_letter *first, *last;
+    _Atomic uint32_t count; /* release after a letter was added; acquire by the receiver */
+    uint64_t taken; /* command lane: bytes received from this rank */
+    uint64_t credited; /* command lane: and told to it */
+};
+
+/* All that this rank knows of another. The hub has a link to each; others have one to the hub. */
+struct sc_peer {
+    struct sc_link link;
+    _Atomic uint32_t state; /* enum sc_peer_state; monitor; release after `goodbye` was written */
+    _Atomic int64_t heard; /* CLOCK_MONOTONIC ns of the last bytes; relaxed */
+    _Atomic bool farewell; /* it has read this rank's goodbye; release, acquire by close */
+    struct sc_wire_lines goodbye; /* state LEFT: what it took part in; see goodbye.c */
+    _Atomic uint64_t credit; /* bytes of this rank's commands that it has received; relaxed */
+    struct sc_inbox inbox;
+    int unix_fd; /* where memory is passed; the same star as the links. -1: none */
+    int pidfd; /* -1: none */
+    bool same_ids; /* hub: its host's ids are those of the hub */
+    uint32_t stated; /* hub: epoch of its hello */
+};
+
+/* ---- gather.c ---- */
+
+struct sc_gather {
+    struct sc_lock lock; /* guards all but the atomics */
+    /* hub: parts that have come */
+    uint8_t *table;
+    size_t table_capacity;
+    uint8_t *arrived; /* by rank */
+    struct sc_wire_header first; /* tag that the others must match; source is who came first */
+    _Atomic uint32_t count; /* release after a part was stored; acquire by the hub's caller */
+    uint32_t failed; /* a fault was found; parts are no longer taken */
+    /* worker: where the result goes while its caller waits */
+    uint8_t *result; /* NULL: nobody waits */
+    size_t result_bytes, result_got;
+    _Atomic uint32_t done; /* release after the last piece; acquire by the caller */
+    _Atomic uint64_t rounds; /* gathers completed by this rank; data lane writes, relaxed */
+};
+
+/* ---- share.c: the world's segment ---- */
+
+/* Where a rank of one host leaves its goodbye, for when the hub is no longer there to pass it on. */
+struct sc_card {
+    _Alignas(64) _Atomic uint32_t left; /* 1: closed; release after floor, acquire by readers */
+    _Atomic uint64_t floor[SPARK_COMM_LANE_COUNT];
+};
+
+struct sc_segment {
+    struct sc_mapping mapping;
+    struct sc_world_line *lines; /* by rank * SPARK_COMM_LANE_COUNT + lane */
+    struct sc_wait_doorbell *bells; /* the same */
+    struct sc_card *cards; /* by rank */
+    void *rings;
+};
+
+/* ---- One epoch ---- */
+
+struct sc_epoch {
+    int size;
+    uint32_t number; /* 0 until the rendezvous is complete */
+    struct sc_world_member *members;
+    struct sc_peer *peers; /* by rank; the own one is not used */
+    struct sc_wire_welcome welcome;
+    struct sc_segment segment;
+    uint8_t
+        *ballots; /* data lane: SC_BALLOT_BYTES for each rank; votes need no memory of their own */
+    uint32_t regions; /* counts the regions shared; data lane, alike on all ranks */
+    uint64_t votes; /* counts the votes on them; the same */
+    struct sc_gather gather;
+
+    /* Set by the opening thread before `ready` (release), read by anybody after it (acquire). */
+    _Atomic bool ready;
+    bool one_host;
+    struct sc_world_line *lines; /* in the segment, or private */
+    struct sc_world_line *private_lines;
+    struct sc_wait_policy policy[SPARK_COMM_LANE_COUNT];
+    struct sc_wait_doorbell **command_bells; /* by rank; for the rings */
+    struct sc_ring_set rings;
+
+    /* Waits of this rank's callers for its own monitor: records that come over TCP. */
+    struct sc_wait_doorbell *inner_bells; /* by lane */
+    struct sc_wait_policy inner[SPARK_COMM_LANE_COUNT];
+
+    uint64_t commands_sent; /* command lane: bytes, headers included, of this rank's commands */
+    _Atomic uint32_t left_count; /* peers in state LEFT; release */
+    _Atomic int32_t lost_count; /* for health; relaxed */
+    _Atomic int32_t lost_rank; /* lowest; relaxed */
+};
+
+/* ---- door.c: callers that have not proved who they are ---- */
+
+struct sc_caller {
+    int fd;
+    bool is_unix;
+    bool is_local; /* loopback, or from an address of this host */
+    bool is_leaving; /* was told why not; only its end of file is awaited */
+    bool said_preamble;
+    int64_t deadline;
+    struct sc_socket_address from;
+    uint8_t its_nonce[SC_WIRE_NONCE_BYTES];
+    uint8_t our_nonce[SC_WIRE_NONCE_BYTES];
+    size_t got;
+    uint8_t in[SC_WIRE_HELLO_BYTES];
+};
+
+struct sc_door { /* monitor */
+    int listeners[SC_DOOR_LISTENERS];
+    int listener_count;
+    int unix_listener;
+    struct sc_caller **callers; /* oldest first; NULL: gone, closed up in the next round */
+    int caller_count, caller_capacity;
+    int64_t paused_until; /* no descriptors were left */
+    uint64_t strangers; /* dropped so far */
+    struct sc_error failure; /* of this side's own, with a caller that may be a true rank */
+    struct sc_socket_address own; /* worker: address of its listener */
+};
+
+/* ---- monitor.c ---- */
+
+enum sc_phase {
+    SC_PHASE_GATHERING, /* hub: ranks are coming. Worker: accepted, waits for WELCOME */
+    SC_PHASE_RUNNING
+};
+
+struct sc_monitor {
+    pthread_t thread;
+    bool is_running;
+    int wake_fd;
+    _Atomic bool stop; /* release; acquire by the thread */
+    enum sc_phase phase;
+    struct pollfd *fds;
+    int *ranks; /* beside fds: whose link or pidfd it is */
+    size_t capacity;
+    int64_t round_at; /* when poll returned last */
+    int64_t heartbeat_at; /* when the next one is due */
+    int64_t heartbeat_ns; /* from one to the next */
+    int64_t liveness_ns; /* SC_DEADLINE_NEVER: off */
+    uint64_t pair_begun; /* goodbye.c: point to point that may wait in vain, and how long yet */
+    int64_t pair_until;
+};
+
+/* ---- verdict.c ---- */
+
+enum sc_cause_state { SC_CAUSE_NONE = 0, SC_CAUSE_OWN = 1, SC_CAUSE_FINAL = 2 };
+
+struct sc_verdict {
+    struct sc_lock lock; /* guards cause and since */
+    _Atomic uint32_t state; /* futex; enum sc_cause_state, written under the lock */
+    struct sc_error cause;
+    int64_t since;
+    struct sc_lock interrupt_lock; /* held while interrupt runs, and while it is changed */
+    void (*interrupt)(void *arg);
+    void *interrupt_arg;
+    bool was_interrupted; /* it has been called */
+};
+
+struct sc_world {
+    _Alignas(64) _Atomic uint32_t poison; /* release after the cause; also a futex */
+    const struct sc_settings *settings;
+    const struct sc_log *log;
+    int rank, size;
+    bool leaving; /* sc_world_leave was called: calls of this rank were cut off */
+    struct sc_auth auth;
+    struct sc_epoch *epoch;
+    struct sc_door door;
+    struct sc_monitor monitor;
+    struct sc_verdict verdict;
+    char head[80]; /* text: address of the hub */
+};
+
+static inline bool sc_is_hub(const struct sc_world *world) {
+    return world->rank == SC_HUB;
+}
+
+static inline uint32_t sc_peer_state(const struct sc_epoch *epoch, int rank) {
+    return atomic_load_explicit(&epoch->peers[rank].state, memory_order_acquire);
+}
+
+/* A header of this rank's own, in the present epoch. */
+static inline struct sc_wire_header sc_header(const struct sc_world *world, enum sc_wire_kind kind,
+                                              size_t bytes) {
+    return (struct sc_wire_header){.kind = (uint16_t)kind,
+                                   .epoch = world->epoch->number,
+                                   .source = world->rank,
+                                   .bytes = (uint32_t)bytes};
+}
+
+/* ---- link.c ---- */
+
+#define SC_LINK_NOW 0 /* as a deadline: never waits, and may exceed the queue's limit */
+
+/* Takes `fd` over, on failure too. */
+spark_comm_status sc_link_open(struct sc_link *link, int fd, struct sc_error *error);
+void sc_link_close(struct sc_link *link);
+bool sc_link_is_open(struct sc_link *link); /* any thread */
+/* Written or queued: OK. PEER_LOST: the link is closed. Waits while more than 1 MiB is queued:
+ * OP_TIMEOUT, ABORTED. NO_MEMORY: nothing was written. Any thread. */
+spark_comm_status sc_link_send(struct sc_world *world, struct sc_link *link,
+                               const struct sc_wire_header *header, const void *payload,
+                               int64_t deadline);
+/* Writes what is queued, as far as the socket takes it. Monitor. */
+void sc_link_flush(struct sc_link *link);
+/* Wakes whoever waits for the queue. */
+void sc_link_shake(struct sc_link *link);
+/* Reads what has come and hands every whole record to sc_monitor_take. PEER_LOST at the end,
+ * BACKEND for bytes that are no record, NO_MEMORY. Monitor. */
+spark_comm_status sc_link_read(struct sc_world *world, int rank);
+
+/* ---- door.c ---- */
+
+void sc_door_init(struct sc_door *door);
+spark_comm_status sc_door_prepare(struct sc_world *world, struct sc_error *error);
+void sc_door_close(struct sc_door *door);
+/* A new caller; `fd` is taken over. */
+void sc_door_add(struct sc_world *world, int fd, bool is_unix,
+                 const struct sc_socket_address *from);
+/* Adds what the door waits for to `fds` and says how many; and serves them after poll. An error
+ * only while the hub gathers: no descriptors left. */
+size_t sc_door_watch(struct sc_world *world, struct pollfd *fds);
+spark_comm_status sc_door_serve(struct sc_world *world, const struct pollfd *fds,
+                                struct sc_error *error);
+/* When the next caller's time is over. */
+int64_t sc_door_deadline(const struct sc_door *door);
+/* Addresses to listen on: another port; the wildcard of the same family. */
+void sc_door_set_port(struct sc_socket_address *address, int port);
+void sc_door_set_any(struct sc_socket_address *address);
+
+/* ---- hub.c ---- */
+
+/* Rendezvous, rank 0's half: listens, lets all others in, begins the epoch. */
+spark_comm_status sc_hub_gather(struct sc_world *world, int64_t deadline, struct sc_error *error);
+/* What to do with a caller that has proved to know the token. */
+enum sc_wire_verdict sc_hub_judge(struct sc_world *world, const struct sc_wire_hello *hello,
+                                  char *text, size_t size);
+/* Takes over `fd` of an accepted caller. */
+void sc_hub_admit(struct sc_world *world, const struct sc_wire_hello *hello, int fd);
+/* A rank that had come went away before the epoch began. */
+void sc_hub_vacate(struct sc_world *world, int rank);
+/* A rank's time is over, after `ms`: tells it who is missing. */
+void sc_hub_excuse(struct sc_world *world, int rank, int ms);
+
+/* ---- dial.c ---- */
+
+/* Rendezvous, the others' half. */
+spark_comm_status sc_dial_join(struct sc_world *world, int64_t deadline, struct sc_error *error);
+void sc_dial_members(struct sc_world *world, const struct sc_wire_header *header,
+                     const uint8_t *payload);
+void sc_dial_welcome(struct sc_world *world, const struct sc_wire_header *header,
+                     const uint8_t *payload);
+
+/* ---- monitor.c ---- */
+
+spark_comm_status sc_monitor_prepare(struct sc_world *world, struct sc_error *error);
+spark_comm_status sc_monitor_start(struct sc_world *world, struct sc_error *error);
+void sc_monitor_stop(struct sc_world *world);
+void sc_monitor_release(struct sc_world *world);
+/* One round: waits until `until` at most, then handles all that is ready. */
+spark_comm_status sc_monitor_step(struct sc_world *world, int64_t until, struct sc_error *error);
+/* One record from `rank`'s link. */
+void sc_monitor_take(struct sc_world *world, int rank, const struct sc_wire_header *header,
+                     const uint8_t *payload);
+/* Makes the monitor look around. Any thread. */
+void sc_monitor_poke(struct sc_world *world);
+
+/* ---- gather.c ---- */
+
+/* Whose gather it is: the two are numbered apart. */
+enum { SC_GATHER_LANE = 0, SC_GATHER_WORLD = 1 };
+
+spark_comm_status sc_gather_run(struct sc_world *world, uint16_t flavour, uint64_t number,
+                                uint32_t digest, const void *send, void *recv, size_t bytes,
+                                int64_t deadline, struct sc_error *error);
+void sc_gather_take_part(struct sc_world *world, const struct sc_wire_header *header,
+                         const uint8_t *payload);
+void sc_gather_take_result(struct sc_world *world, const struct sc_wire_header *header,
+                           const uint8_t *payload);
+
+/* ---- share.c ---- */
+
+/* Hub: makes the segment and the Unix socket, if any member may be on this host. */
+spark_comm_status sc_share_offer(struct sc_world *world, struct sc_error *error);
+/* Worker: fetches the segment, if it can be had; only what this process lacks is an error. */
+spark_comm_status sc_share_fetch(struct sc_world *world, int64_t deadline, struct sc_error *error);
+/* Hub: answers a caller of the Unix socket that has shown `ticket`. True: its socket is kept. */
+bool sc_share_admit(struct sc_world *world, int fd, const uint8_t *ticket);
+/* All: decides alike whether this is one host and how to wait; opens rings, lines and doorbells. */
+spark_comm_status sc_share_vote(struct sc_world *world, int64_t deadline, struct sc_error *error);
+
+/* ---- commands.c ---- */
+
+void sc_commands_take(struct sc_world *world, int rank, const struct sc_wire_header *header,
+                      const uint8_t *payload);
+void sc_commands_take_credit(struct sc_world *world, const struct sc_wire_header *header);
+
+/* ---- verdict.c ---- */
+
+void sc_verdict_init(struct sc_verdict *verdict);
+/* The hub's sentence: becomes the cause unless this rank's own has already been told to a caller. */
+void sc_verdict_adopt(struct sc_world *world, const struct sc_error *cause);
+/* Tells `rank` the cause, if there is one, so that no goodbye overtakes it. */
+void sc_verdict_repeat(struct sc_world *world, int rank);
+/* A rank is lost for this reason. Monitor. */
+void sc_verdict_lose(struct sc_world *world, int rank, const char *how);
+/* For a wait that poison has ended: gives the cause, status and words. */
+spark_comm_status sc_verdict_end(struct sc_world *world, struct sc_error *error);
+/* Wakes everything of this rank that waits, so that it looks again. */
+void sc_verdict_wake(struct sc_world *world);
+
+/* ---- goodbye.c ---- */
+
+/* Says goodbye and waits for the farewells, at most close_timeout_ms. */
+void sc_goodbye_say(struct sc_world *world);
+void sc_goodbye_take(struct sc_world *world, int rank, const struct sc_wire_header *header,
+                     const uint8_t *payload);
+void sc_goodbye_take_farewell(struct sc_world *world, int rank);
+/* Does an operation of this rank wait for one that has left? Then it is a fault. Monitor. */
+void sc_goodbye_check(struct sc_world *world);
+/* The rank that has left without number `number` of the lane; -1: none. */
+int sc_goodbye_missing(const struct sc_epoch *epoch, int lane, uint64_t number);
+/* The same for all-gathers. */
+int sc_goodbye_missing_gather(const struct sc_epoch *epoch, uint64_t round);
+
+/* ---- world.c ---- */
+
+/* A world that is not open yet; NULL when memory ran out. Destroy takes any half-built one. */
+struct sc_world *sc_world_create(const struct sc_settings *settings, const struct sc_log *log);
+void sc_world_destroy(struct sc_world *world);
+void sc_world_fill_lines(const struct sc_world *world, struct sc_wire_lines *lines);
+
+#endif

@@ -1,0 +1,19 @@
+# Faults of a whole communicator use the harness of the contract tests, beside the internal archive.
+set(sc_faults_library contract_support spark_comm_internal)
+
+# The allocator that a test can make fail comes first, so the archive's own is not taken.
+sc_add_test(test_open_exhausted
+    SOURCES test_open_exhausted.c "${PROJECT_SOURCE_DIR}/src/base/alloc.c"
+    DEFINITIONS SPARK_COMM_TESTING)
+
+# The world alone: host identities, versions and addresses are pretended through the linker.
+sc_add_test(test_world_kill
+    SOURCES test_world_kill.c
+    LINK_OPTIONS LINKER:--wrap=sc_thread_host_id)
+sc_add_test(test_world_refusals
+    SOURCES test_world_refusals.c
+    LINK_OPTIONS LINKER:--wrap=spark_comm_version LINKER:--wrap=sc_socket_is_loopback
+        LINKER:--wrap=sc_socket_same_host)
+sc_add_test(test_world_limits
+    SOURCES test_world_limits.c "${PROJECT_SOURCE_DIR}/src/base/alloc.c"
+    DEFINITIONS SPARK_COMM_TESTING)
