@@ -54,6 +54,9 @@ static void complete_members(const struct members *members, uint64_t first,
             &comm->recorder.rings[SPARK_COMM_LANE_DATA][(first + i) & comm->recorder.mask];
         sc_recorder_end(record, (int)status, false, comm->host.table.epoch, ticks);
     }
+    /* Release: partner of the world's monitor, which asks whether this rank waits for a peer. */
+    atomic_store_explicit(&comm->lanes[SPARK_COMM_LANE_DATA].line->complete_ticks, ticks,
+                          memory_order_release);
 }
 
 /* Shows the peers what this rank is in; point to point has no lane number, so `submitted` stays

@@ -85,20 +85,20 @@ static void read_line(const char *path, char *line, size_t size) {
     line[strcspn(line, "\n")] = '\0';
 }
 
-/* Read once: it cannot change, and later there may be no descriptor left to read it with. */
+/* The boot id cannot change, and later there may be no descriptor left to read it with: kept as soon
+ * as it could be read. */
 static char boot_id[sizeof((struct sc_thread_host_id *)0)->boot_id];
-static pthread_once_t boot_id_once = PTHREAD_ONCE_INIT;
-
-static void read_boot_id(void) {
-    read_line("/proc/sys/kernel/random/boot_id", boot_id, sizeof boot_id);
-}
+static pthread_mutex_t boot_id_lock = PTHREAD_MUTEX_INITIALIZER; /* guards boot_id; leaf */
 
 void sc_thread_host_id(struct sc_thread_host_id *id) {
     struct stat info;
 
     memset(id, 0, sizeof *id);
-    pthread_once(&boot_id_once, read_boot_id);
+    pthread_mutex_lock(&boot_id_lock);
+    if (boot_id[0] == '\0')
+        read_line("/proc/sys/kernel/random/boot_id", boot_id, sizeof boot_id);
     memcpy(id->boot_id, boot_id, sizeof id->boot_id);
+    pthread_mutex_unlock(&boot_id_lock);
     if (stat("/proc/self/ns/net", &info) == 0) id->network_namespace = info.st_ino;
     id->uid = geteuid();
 }

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/deadline.h"
+#include "os/thread.h"
 #include "world/world_state.h"
 
 #define INNER_SPINS 50
@@ -171,8 +172,11 @@ static spark_comm_status settle(struct sc_world *world, int64_t deadline, struct
 static spark_comm_status open_with_others(struct sc_world *world, int64_t deadline,
                                           struct sc_error *error) {
     spark_comm_status st = check_descriptors(world, error);
+    struct sc_thread_host_id host;
 
     if (st != SPARK_COMM_OK) return st;
+    /* Read, and kept, while there surely is a descriptor to read it with. */
+    sc_thread_host_id(&host);
     st = sc_auth_init(&world->auth, world->settings->job_token, error);
     if (st == SPARK_COMM_OK) st = sc_door_prepare(world, error);
     if (st == SPARK_COMM_OK) st = sc_monitor_prepare(world, error);

@@ -35,7 +35,8 @@ struct sc_world_member {
 
 /* What a rank is doing on one lane, readable by others without its help. One cache line, written
  * by the owner alone with relaxed stores, read by anybody; a reader may see a mix of two
- * operations and must take it as a hint. */
+ * operations and must take it as a hint. submitted and completed count collectives; point to point
+ * leaves them, and shows in the other fields (it runs while complete_ticks is before submit_ticks). */
 struct sc_world_line {
     _Alignas(64) _Atomic uint64_t submitted; /* number of the last accepted operation; stored after the other fields */
     _Atomic uint64_t completed;

@@ -78,7 +78,10 @@ static bool open_at_last(struct harness_rank *rank, const spark_comm_options *op
                         "the others' open failed with %s", spark_comm_status_name(st)))
             return false;
     }
-    return CHECK_TRUE(rank, false, "it did not open in %d attempts", MAX_ATTEMPTS);
+    spark_comm_error error = {.struct_size = sizeof error};
+    spark_comm_last_error(NULL, &error);
+    return CHECK_TRUE(rank, false, "it did not open in %d attempts; the last: %s", MAX_ATTEMPTS,
+                      error.message);
 }
 
 /* Fails once at point n, and again succeeds. *more: whether there are points beyond. */
