@@ -103,7 +103,7 @@ spark_comm_status spark_comm_recv_command_u32(spark_comm *comm, uint64_t ptr, in
     spark_comm_status st = sc_handle_check(comm);
     if (st != SPARK_COMM_OK) return st;
     int kind = SPARK_COMM_OP_RECV_COMMAND_U32;
-    st = sc_submit_check_group(comm, kind);
+    st = sc_submit_check_start(comm, kind);
     if (st != SPARK_COMM_OK) return st;
     if (root < 0 || root >= comm->world_size)
         return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, kind, root,
@@ -128,7 +128,7 @@ spark_comm_status spark_comm_send_command(spark_comm *comm, const uint32_t *word
     spark_comm_status st = sc_handle_check(comm);
     if (st != SPARK_COMM_OK) return st;
     int kind = SPARK_COMM_OP_SEND_COMMAND;
-    st = sc_submit_check_group(comm, kind);
+    st = sc_submit_check_start(comm, kind);
     if (st != SPARK_COMM_OK) return st;
     if (comm->rank != 0)
         return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, kind, 0,
@@ -181,7 +181,7 @@ spark_comm_status spark_comm_recv_command(spark_comm *comm, uint32_t *words, siz
     spark_comm_status st = sc_handle_check(comm);
     if (st != SPARK_COMM_OK) return st;
     int kind = SPARK_COMM_OP_RECV_COMMAND;
-    st = sc_submit_check_group(comm, kind);
+    st = sc_submit_check_start(comm, kind);
     if (st != SPARK_COMM_OK) return st;
     if (count == NULL)
         return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, kind, -1, "count is null");
@@ -205,7 +205,7 @@ spark_comm_status spark_comm_exchange_host(spark_comm *comm, const void *send, v
     spark_comm_status st = sc_handle_check(comm);
     if (st != SPARK_COMM_OK) return st;
     int kind = SPARK_COMM_OP_EXCHANGE_HOST;
-    st = sc_submit_check_group(comm, kind);
+    st = sc_submit_check_start(comm, kind);
     if (st != SPARK_COMM_OK) return st;
     if (bytes > SPARK_COMM_MAX_EXCHANGE_BYTES)
         return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, kind, -1,

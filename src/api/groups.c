@@ -12,6 +12,7 @@
 #include "api/lane.h"
 #include "api/submit.h"
 #include "base/alloc.h"
+#include "base/status.h"
 
 static bool group_is_mine(const struct spark_comm *comm) {
     return atomic_load_explicit(&comm->group.owner, memory_order_relaxed) == sc_handle_thread();
@@ -40,7 +41,12 @@ static uint64_t record_members(const struct members *members, uint64_t ticks) {
         const spark_comm_op *post = &members->posts[i];
         sc_recorder_begin(&comm->recorder, SPARK_COMM_LANE_DATA, ++*message_counter(comm, post),
                           sc_recorder_describe(post->kind, 0, 0, post->peer), post->bytes,
-                          post->stream, ticks);
+                          sc_lane_stream_label(post->stream), ticks);
+        if (comm->logs_submissions)
+            sc_log_write(&comm->log, SPARK_COMM_LOG_DEBUG,
+                         "%s #%llu (%zu bytes, peer %d) submitted",
+                         sc_status_operation_name(post->kind),
+                         (unsigned long long)*message_counter(comm, post), post->bytes, post->peer);
     }
     return first;
 }
@@ -67,6 +73,8 @@ static void show_members(const struct members *members, uint64_t ticks) {
     uint64_t descriptor = sc_world_describe(members->operation, 0, 0, post->peer);
     atomic_store_explicit(&line->descriptor, descriptor, memory_order_relaxed);
     atomic_store_explicit(&line->bytes, post->bytes, memory_order_relaxed);
+    if (members->operation == SPARK_COMM_OP_GROUP)
+        sc_world_show_group(members->comm->world, members->posts, members->count);
     atomic_store_explicit(&line->submit_ticks, ticks, memory_order_release);
 }
 
@@ -165,11 +173,18 @@ static spark_comm_status post_in_group(struct spark_comm *comm, spark_comm_op *o
 }
 
 spark_comm_status sc_groups_post(struct spark_comm *comm, spark_comm_op *op) {
+    spark_comm_status st = sc_submit_check_poison(comm, op->kind);
+    if (st != SPARK_COMM_OK) return st;
     if (comm->backend.point_to_point == NULL)
         return sc_handle_refuse(comm, SPARK_COMM_NOT_SUPPORTED, op->kind, -1,
                                 "backend %s does not have it", comm->backend.name);
-    if (group_is_mine(comm)) return post_in_group(comm, op);
-    spark_comm_status st = sc_submit_check(comm, op);
+    if (group_is_mine(comm)) {
+        if (!sc_handle_hold(comm)) return SPARK_COMM_ABORTED; /* closed since the call began */
+        st = post_in_group(comm, op);
+        sc_handle_let_go(comm);
+        return st;
+    }
+    st = sc_submit_check(comm, op);
     if (st != SPARK_COMM_OK) return st;
     if (op->peer == comm->rank && !comm->is_single)
         return sc_handle_refuse(
@@ -181,9 +196,8 @@ spark_comm_status sc_groups_post(struct spark_comm *comm, spark_comm_op *op) {
     return run_members(&members);
 }
 
-spark_comm_status spark_comm_group_start(spark_comm *comm) {
-    spark_comm_status st = sc_handle_check(comm);
-    if (st != SPARK_COMM_OK) return st;
+/* Inside: close waits for it. */
+static spark_comm_status start_group(struct spark_comm *comm) {
     if (group_is_mine(comm))
         return sc_handle_refuse(
             comm, SPARK_COMM_WRONG_STATE, SPARK_COMM_OP_GROUP, -1,
@@ -205,6 +219,13 @@ spark_comm_status spark_comm_group_start(spark_comm *comm) {
     return SPARK_COMM_OK;
 }
 
+spark_comm_status spark_comm_group_start(spark_comm *comm) {
+    if (!sc_handle_hold(comm)) return SPARK_COMM_WRONG_STATE;
+    spark_comm_status st = start_group(comm);
+    sc_handle_let_go(comm);
+    return st;
+}
+
 /* What is left to do once the group is known to be closed whatever happens. */
 static spark_comm_status end_group(struct spark_comm *comm) {
     struct sc_group *group = &comm->group;
@@ -220,18 +241,18 @@ static spark_comm_status end_group(struct spark_comm *comm) {
 }
 
 spark_comm_status spark_comm_group_end(spark_comm *comm) {
-    spark_comm_status st = sc_handle_check(comm);
-    if (st != SPARK_COMM_OK) return st;
-    if (!group_is_mine(comm))
-        return sc_handle_refuse(
-            comm, SPARK_COMM_WRONG_STATE, SPARK_COMM_OP_GROUP, -1,
-            "group_end: no group is open on this thread; group_start opens one");
-    /* From here on the thread may not post any more, and its own collectives are allowed again
-     * after the return. */
-    st = end_group(comm);
-    comm->group.count = 0;
-    atomic_store_explicit(&comm->group.owner, 0, memory_order_relaxed);
-    sc_lock_give(&comm->group.lock);
+    spark_comm_status st;
+    if (!sc_handle_hold(comm)) return SPARK_COMM_WRONG_STATE;
+    if (group_is_mine(comm)) {
+        st = end_group(comm);
+        comm->group.count = 0;
+        atomic_store_explicit(&comm->group.owner, 0, memory_order_relaxed);
+        sc_lock_give(&comm->group.lock);
+    } else {
+        st = sc_handle_refuse(comm, SPARK_COMM_WRONG_STATE, SPARK_COMM_OP_GROUP, -1,
+                              "group_end: no group is open on this thread; group_start opens one");
+    }
+    sc_handle_let_go(comm);
     return st;
 }
 

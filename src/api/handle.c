@@ -8,11 +8,15 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/deadline.h"
 #include "base/status.h"
 #include "os/thread.h"
 
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER; /* guards pool; leaf */
 static struct spark_comm *pool;
+
+/* What a handle that is not open looks at: late readers find it poisoned. */
+static const _Atomic uint32_t closed_poison = SPARK_COMM_ABORTED;
 
 struct spark_comm *sc_handle_take(void) {
     pthread_mutex_lock(&pool_lock);
@@ -26,6 +30,7 @@ struct spark_comm *sc_handle_take(void) {
         atomic_store_explicit(&comm->magic, SC_HANDLE_CLOSED, memory_order_relaxed);
     }
     comm->next_free = NULL;
+    comm->poison = &closed_poison;
     comm->fork_count = sc_thread_fork_count();
     comm->errors.last = (struct sc_error){.peer = -1};
     return comm;
@@ -35,7 +40,7 @@ struct spark_comm *sc_handle_take(void) {
  * stops. */
 void sc_handle_give(struct spark_comm *comm) {
     atomic_store_explicit(&comm->magic, SC_HANDLE_CLOSED, memory_order_release);
-    comm->poison = NULL;
+    comm->poison = &closed_poison;
     memset(&comm->backend, 0, sizeof comm->backend);
     comm->backend_state = NULL;
     memset(comm->lanes, 0, sizeof comm->lanes);
@@ -59,9 +64,42 @@ spark_comm_status sc_handle_check(const struct spark_comm *comm) {
     return comm->fork_count == sc_thread_fork_count() ? SPARK_COMM_OK : SPARK_COMM_WRONG_STATE;
 }
 
+/* Sequentially consistent on both sides: either close sees this caller inside, or this caller sees
+ * that it is closed (partner: the magic word in spark_comm_close, then sc_handle_drain). The handle's
+ * own memory never goes away, so letting go may touch it. */
+bool sc_handle_hold(const struct spark_comm *comm) {
+    struct spark_comm *own = (struct spark_comm *)comm;
+    if (sc_handle_check(comm) != SPARK_COMM_OK) return false;
+    atomic_fetch_add_explicit(&own->inside, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&own->magic, memory_order_seq_cst) == SC_HANDLE_ALIVE) return true;
+    sc_handle_let_go(comm);
+    return false;
+}
+
+void sc_handle_let_go(const struct spark_comm *comm) {
+    struct spark_comm *own = (struct spark_comm *)comm;
+    uint32_t before = atomic_fetch_sub_explicit(&own->inside, 1, memory_order_seq_cst);
+    if (before == 1 && atomic_load_explicit(&own->magic, memory_order_seq_cst) != SC_HANDLE_ALIVE)
+        sc_wait_futex_wake(&own->inside, INT32_MAX);
+}
+
+bool sc_handle_drain(struct spark_comm *comm, int64_t deadline) {
+    for (;;) {
+        uint32_t inside = atomic_load_explicit(&comm->inside, memory_order_seq_cst);
+        if (inside == 0) return true;
+        if (sc_deadline_passed(deadline)) return false;
+        for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
+            sc_lock_shake(&comm->lanes[lane].lock);
+        sc_lock_shake(&comm->group.lock);
+        sc_wait_futex_sleep(&comm->inside, inside,
+                            sc_deadline_min(deadline, sc_deadline_now() + INT64_C(20000000)));
+    }
+}
+
 spark_comm_status sc_handle_failed(struct spark_comm *comm, const struct sc_error *error) {
     pthread_mutex_lock(&comm->errors.lock);
-    if (!sc_status_is_fatal(comm->errors.last.status)) comm->errors.last = *error;
+    bool poisoned = atomic_load_explicit(comm->poison, memory_order_relaxed) != 0;
+    if (!poisoned || !sc_status_is_fatal(comm->errors.last.status)) comm->errors.last = *error;
     pthread_mutex_unlock(&comm->errors.lock);
     return (spark_comm_status)error->status;
 }
@@ -79,7 +117,7 @@ spark_comm_status sc_handle_refuse(struct spark_comm *comm, spark_comm_status st
     error.status = status;
     error.operation = operation;
     error.peer = peer;
-    error.epoch = sc_world_epoch(comm->world);
+    error.epoch = comm->host.table.epoch;
     return sc_handle_failed(comm, &error);
 }
 
@@ -97,8 +135,7 @@ spark_comm_status sc_handle_poisoned(struct spark_comm *comm, int operation) {
 void sc_handle_last_error(struct spark_comm *comm, struct sc_error *error) {
     struct sc_error cause;
     sc_error_clear(&cause);
-    bool poisoned = atomic_load_explicit(comm->poison, memory_order_acquire) != 0;
-    if (poisoned && sc_world_cause(comm->world, &cause) == SPARK_COMM_OK) {
+    if (sc_world_peek_cause(comm->world, &cause)) {
         *error = cause;
         return;
     }

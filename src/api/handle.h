@@ -50,6 +50,7 @@ struct sc_registration {
 
 struct spark_comm {
     _Atomic uint32_t magic;
+    _Atomic uint32_t inside; /* futex: calls that close must wait for and that hold no lane */
     uint32_t fork_count; /* sc_thread_fork_count() of the process that opened it */
     int32_t rank, world_size;
     const _Atomic uint32_t *poison; /* the world's word */
@@ -81,6 +82,13 @@ void sc_handle_give(struct spark_comm *comm);
 /* WRONG_STATE for NULL, closed handles and calls in a forked child, with nothing written to the
  * handle. */
 spark_comm_status sc_handle_check(const struct spark_comm *comm);
+
+/* For calls that touch the communicator without a lane (readers, abort, waits for a turn): close
+ * waits until they have let go. False, and nothing is held, when it is closed. */
+bool sc_handle_hold(const struct spark_comm *comm);
+void sc_handle_let_go(const struct spark_comm *comm);
+/* At close, after the magic word says so: waits until nobody is inside; false at the deadline. */
+bool sc_handle_drain(struct spark_comm *comm, int64_t deadline);
 
 /* Remembers a failure for last_error and returns its status. The first cause stays while poisoned. */
 spark_comm_status sc_handle_failed(struct spark_comm *comm, const struct sc_error *error);

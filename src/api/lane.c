@@ -44,7 +44,7 @@ static spark_comm_status look_around(struct spark_comm *comm, int lane, int oper
     if (__builtin_expect(
             atomic_load_explicit(&comm->magic, memory_order_relaxed) != SC_HANDLE_ALIVE, 0)) {
         sc_lock_give(&own->lock);
-        return SPARK_COMM_WRONG_STATE;
+        return SPARK_COMM_ABORTED; /* closed while this call waited for its turn */
     }
     /* Acquire: partner of the release with which the world stores the cause before the word. */
     if (!even_if_poisoned &&
@@ -58,10 +58,15 @@ static spark_comm_status look_around(struct spark_comm *comm, int lane, int oper
 spark_comm_status sc_lane_enter(struct spark_comm *comm, int lane, int operation, int64_t deadline,
                                 bool even_if_poisoned) {
     const _Atomic uint32_t *give_up = even_if_poisoned ? NULL : comm->poison;
-    if (!sc_lock_take(&comm->lanes[lane].lock, deadline, give_up))
-        return no_turn(comm, lane, operation,
-                       give_up != NULL && atomic_load_explicit(give_up, memory_order_acquire) != 0);
-    return look_around(comm, lane, operation, even_if_poisoned);
+    spark_comm_status st;
+    if (!sc_handle_hold(comm)) return SPARK_COMM_ABORTED; /* closed since the call began */
+    if (sc_lock_take(&comm->lanes[lane].lock, deadline, give_up))
+        st = look_around(comm, lane, operation, even_if_poisoned);
+    else
+        st = no_turn(comm, lane, operation,
+                     give_up != NULL && atomic_load_explicit(give_up, memory_order_acquire) != 0);
+    sc_handle_let_go(comm);
+    return st;
 }
 
 void sc_lane_leave(struct spark_comm *comm, int lane) {

@@ -79,7 +79,7 @@ spark_comm_status spark_comm_register_buffer(spark_comm *comm, uint64_t ptr, siz
                                 ptr == 0     ? "ptr is null"
                                 : bytes == 0 ? "bytes is 0"
                                              : "bytes: the range wraps around");
-    st = sc_submit_check_group(comm, kind);
+    st = sc_submit_check_start(comm, kind);
     /* A speed-up that the backend does not have is no failure: the handle stays 0. */
     if (st == SPARK_COMM_OK && comm->backend.register_buffer == NULL) return st;
     if (st == SPARK_COMM_OK)
@@ -126,7 +126,7 @@ spark_comm_status spark_comm_symmetric_alloc(spark_comm *comm, size_t bytes, uin
     *ptr = 0;
     if (bytes == 0)
         return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, kind, -1, "bytes is 0");
-    st = sc_submit_check_group(comm, kind);
+    st = sc_submit_check_start(comm, kind);
     if (st == SPARK_COMM_OK && comm->backend.symmetric_alloc == NULL)
         st = sc_handle_refuse(comm, SPARK_COMM_NOT_SUPPORTED, kind, -1,
                               "backend %s has no symmetric memory", comm->backend.name);
@@ -180,7 +180,7 @@ spark_comm_status spark_comm_set_add_kernel(spark_comm *comm, uint64_t handle) {
     if (st != SPARK_COMM_OK) return st;
     int kind = SPARK_COMM_OP_SET_ADD_KERNEL;
     struct sc_error error;
-    st = sc_submit_check_group(comm, kind);
+    st = sc_submit_check_start(comm, kind);
     if (st == SPARK_COMM_OK && comm->backend.set_add_kernel == NULL)
         st = sc_handle_refuse(comm, SPARK_COMM_NOT_SUPPORTED, kind, -1,
                               "backend %s runs no kernels", comm->backend.name);

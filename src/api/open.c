@@ -238,43 +238,52 @@ void spark_comm_options_init(spark_comm_options *options, size_t struct_size) {
 }
 
 spark_comm_status spark_comm_abort(spark_comm *comm) {
-    spark_comm_status st = sc_handle_check(comm);
-    if (st == SPARK_COMM_OK) sc_world_abort(comm->world);
-    return st;
+    if (!sc_handle_hold(comm)) return SPARK_COMM_WRONG_STATE;
+    sc_world_abort(comm->world);
+    sc_handle_let_go(comm);
+    return SPARK_COMM_OK;
+}
+
+/* Calls that run are given up (ABORTED, locally: the peers hear the goodbye) and waited for. Whoever
+ * takes a lane after this finds the handle closed. False: one of them does not end. */
+static bool end_calls(struct spark_comm *comm, int64_t deadline) {
+    bool idle = atomic_load_explicit(&comm->inside, memory_order_seq_cst) == 0;
+    bool held[SPARK_COMM_LANE_COUNT], ended = true;
+    for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++) {
+        held[lane] = sc_lock_try(&comm->lanes[lane].lock);
+        idle &= held[lane];
+    }
+    if (!idle) sc_world_leave(comm->world);
+    for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++) {
+        if (!held[lane]) held[lane] = sc_lock_take(&comm->lanes[lane].lock, deadline, NULL);
+        ended &= held[lane];
+        if (held[lane]) sc_lock_give(&comm->lanes[lane].lock); /* to those who wait for it */
+    }
+    return sc_handle_drain(comm, deadline) && ended;
 }
 
 /*
- * New calls are refused from the first line on. Calls that run are given up (ABORTED, locally: the
- * peers hear the goodbye), and waited for: each holds its lane or the group only until it notices,
- * which is bounded.
+ * New calls are refused from the magic word on. All of it is bounded by close_timeout_ms: what is
+ * left after the running calls have ended is the goodbye's. A backend's call that does not end keeps
+ * its memory, and the peers are told that this rank is gone.
  */
 void spark_comm_close(spark_comm *comm) {
     if (sc_handle_check(comm) != SPARK_COMM_OK) return;
     uint32_t alive = SC_HANDLE_ALIVE;
+    /* Sequentially consistent: partner of sc_handle_hold. */
     if (!atomic_compare_exchange_strong_explicit(&comm->magic, &alive, SC_HANDLE_CLOSED,
-                                                 memory_order_acq_rel, memory_order_relaxed))
+                                                 memory_order_seq_cst, memory_order_relaxed))
         return;
-    bool held[SPARK_COMM_LANE_COUNT];
-    bool running = false;
-    for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++) {
-        held[lane] = sc_lock_take(&comm->lanes[lane].lock, sc_deadline_now(), NULL);
-        running |= !held[lane];
-    }
-    if (running) {
-        sc_world_leave(comm->world);
-        for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
-            sc_lock_shake(&comm->lanes[lane].lock);
-        sc_lock_shake(&comm->group.lock);
-    }
-    int64_t deadline = comm->settings.close_timeout_ms == SPARK_COMM_FOREVER
-                           ? SC_DEADLINE_NEVER
-                           : sc_deadline_after(comm->settings.close_timeout_ms);
-    for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++) {
-        if (held[lane] || sc_lock_take(&comm->lanes[lane].lock, deadline, NULL)) continue;
+    int limit = comm->settings.close_timeout_ms;
+    int64_t deadline = limit == SPARK_COMM_FOREVER ? SC_DEADLINE_NEVER : sc_deadline_after(limit);
+    if (!end_calls(comm, deadline)) {
+        sc_world_abort(comm->world);
         sc_log_write(&comm->log, SPARK_COMM_LOG_ERROR,
                      "close: a call of backend %s does not end; its memory is left alone",
                      comm->backend.name);
         return;
     }
+    int left = sc_deadline_poll_ms(deadline);
+    if (limit != SPARK_COMM_FOREVER) comm->settings.close_timeout_ms = left > 0 ? left : 1;
     release(comm);
 }

@@ -3,6 +3,8 @@
  * all survivors and replacements is needed, which this version does not have: NOT_SUPPORTED, and
  * the communicator stays as it is.
  */
+#include <string.h>
+
 #include "api/lane.h"
 #include "api/submit.h"
 
@@ -13,8 +15,14 @@ static spark_comm_status renew_alone(struct spark_comm *comm) {
         return sc_handle_refuse(comm, st, SPARK_COMM_OP_RECONNECT, -1,
                                 "the epoch cannot be renewed");
     comm->host.table.epoch = sc_world_epoch(comm->world);
-    for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
+    for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++) {
+        struct sc_world_line *line = comm->lanes[lane].line;
         comm->lanes[lane].number = 0;
+        atomic_store_explicit(&line->completed, 0, memory_order_release);
+        atomic_store_explicit(&line->submitted, 0, memory_order_release);
+    }
+    memset(comm->sent, 0, (size_t)comm->world_size * sizeof *comm->sent);
+    memset(comm->received, 0, (size_t)comm->world_size * sizeof *comm->received);
     pthread_mutex_lock(&comm->errors.lock);
     sc_error_clear(&comm->errors.last);
     pthread_mutex_unlock(&comm->errors.lock);

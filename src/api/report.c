@@ -24,8 +24,10 @@ bool sc_report_copy(void *theirs, const void *ours, size_t known) {
 }
 
 bool spark_comm_is_healthy(const spark_comm *comm) {
-    return sc_handle_check(comm) == SPARK_COMM_OK &&
-           atomic_load_explicit(comm->poison, memory_order_acquire) == 0;
+    if (!sc_handle_hold(comm)) return false;
+    bool healthy = atomic_load_explicit(comm->poison, memory_order_acquire) == 0;
+    sc_handle_let_go(comm);
+    return healthy;
 }
 
 int spark_comm_rank(const spark_comm *comm) {
@@ -36,51 +38,54 @@ int spark_comm_world_size(const spark_comm *comm) {
     return sc_handle_check(comm) == SPARK_COMM_OK ? comm->world_size : -1;
 }
 
-static int64_t age_ms(uint64_t number, uint64_t ticks) {
-    if (number == 0) return -1;
+static int64_t age_ms(uint64_t ticks) {
+    if (ticks == 0) return -1;
     int64_t age = sc_deadline_now() - sc_ticks_to_ns(ticks);
     return age < 0 ? 0 : age / 1000000;
 }
 
 /* An idle receive is no work; anything else that runs is, and is stuck when half of the
  * operation's limit has passed. */
-static int lane_activity(const struct spark_comm *comm, const struct sc_lane *lane,
-                         const spark_comm_lane_report *report) {
+static int lane_activity(const struct spark_comm *comm, const struct sc_lane *lane) {
     int operation = (int)atomic_load_explicit(&lane->lock.holder, memory_order_relaxed);
     bool held = atomic_load_explicit(&lane->lock.word, memory_order_relaxed) != 0;
     if (!held || operation == SPARK_COMM_OP_RECV_COMMAND ||
         operation == SPARK_COMM_OP_RECV_COMMAND_U32)
         return SPARK_COMM_ACTIVITY_IDLE;
     int limit = comm->settings.op_timeout_ms;
-    if (limit != SPARK_COMM_FOREVER && report->submitted_age_ms > limit / 2)
-        return SPARK_COMM_ACTIVITY_STUCK;
+    int64_t age = age_ms(atomic_load_explicit(&lane->line->submit_ticks, memory_order_relaxed));
+    if (limit != SPARK_COMM_FOREVER && age > limit / 2) return SPARK_COMM_ACTIVITY_STUCK;
     return SPARK_COMM_ACTIVITY_BUSY;
+}
+
+/* Point to point takes no number of the lane, but its times count. */
+static void read_lane(const struct sc_lane *lane, spark_comm_lane_report *report) {
+    const struct sc_world_line *line = lane->line;
+    /* Acquire: partners are sc_lane_begin and sc_lane_end. */
+    report->submitted = atomic_load_explicit(&line->submitted, memory_order_acquire);
+    report->completed = atomic_load_explicit(&line->completed, memory_order_acquire);
+    report->submitted_age_ms =
+        age_ms(atomic_load_explicit(&line->submit_ticks, memory_order_relaxed));
+    report->completed_age_ms =
+        age_ms(atomic_load_explicit(&line->complete_ticks, memory_order_relaxed));
 }
 
 spark_comm_status spark_comm_health(const spark_comm *comm, spark_comm_health_report *report) {
     spark_comm_health_report ours = {
         .lost_rank = -1, .silent_rank = -1, .activity = SPARK_COMM_ACTIVITY_IDLE};
-    spark_comm_status st = sc_handle_check(comm);
-    if (st != SPARK_COMM_OK) return st;
-    if (report == NULL) return SPARK_COMM_INVALID_ARGUMENT;
+    if (!sc_handle_hold(comm)) return SPARK_COMM_WRONG_STATE;
     sc_world_health(comm->world, &ours);
     for (int i = 0; i < SPARK_COMM_LANE_COUNT; i++) {
-        const struct sc_world_line *line = comm->lanes[i].line;
-        spark_comm_lane_report *lane = &ours.lanes[i];
-        lane->submitted = atomic_load_explicit(&line->submitted,
-                                               memory_order_acquire); /* partner: sc_lane_begin */
-        lane->completed =
-            atomic_load_explicit(&line->completed, memory_order_acquire); /* partner: sc_lane_end */
-        lane->submitted_age_ms = age_ms(
-            lane->submitted, atomic_load_explicit(&line->submit_ticks, memory_order_relaxed));
-        lane->completed_age_ms = age_ms(
-            lane->completed, atomic_load_explicit(&line->complete_ticks, memory_order_relaxed));
-        int activity = lane_activity(comm, &comm->lanes[i], lane);
+        read_lane(&comm->lanes[i], &ours.lanes[i]);
+        int activity = lane_activity(comm, &comm->lanes[i]);
         if (activity > ours.activity) ours.activity = activity;
     }
     if (comm->backend.device_progress != NULL)
         ours.device_progress = comm->backend.device_progress(comm->backend_state);
-    return sc_report_copy(report, &ours, sizeof ours) ? SPARK_COMM_OK : SPARK_COMM_INVALID_ARGUMENT;
+    sc_handle_let_go(comm);
+    if (report == NULL || !sc_report_copy(report, &ours, sizeof ours))
+        return SPARK_COMM_INVALID_ARGUMENT;
+    return SPARK_COMM_OK;
 }
 
 spark_comm_status spark_comm_last_error(const spark_comm *comm, spark_comm_error *error) {
@@ -88,9 +93,9 @@ spark_comm_status spark_comm_last_error(const spark_comm *comm, spark_comm_error
     spark_comm_error ours = {.peer = -1};
     if (error == NULL) return SPARK_COMM_INVALID_ARGUMENT;
     if (comm != NULL) {
-        spark_comm_status st = sc_handle_check(comm);
-        if (st != SPARK_COMM_OK) return st;
+        if (!sc_handle_hold(comm)) return SPARK_COMM_WRONG_STATE;
         sc_handle_last_error((struct spark_comm *)comm, &last);
+        sc_handle_let_go(comm);
     }
     ours.status = last.status;
     ours.operation = last.operation;
@@ -160,13 +165,12 @@ static size_t describe(const struct spark_comm *comm, spark_comm_info_row *rows)
 spark_comm_status spark_comm_info(const spark_comm *comm, spark_comm_info_report *info) {
     spark_comm_info_report asked = {0}, ours = {0};
     spark_comm_info_row rows[MAX_ROWS];
-    spark_comm_status st = sc_handle_check(comm);
-    if (st != SPARK_COMM_OK) return st;
     if (info == NULL) return SPARK_COMM_INVALID_ARGUMENT;
     /* What an older caller's struct ends before is taken as zero: no rows wanted. */
     memcpy(&asked, info, info->struct_size < sizeof asked ? info->struct_size : sizeof asked);
     if (asked.rows != NULL && asked.row_capacity > 0 && asked.row_size < sizeof(int32_t))
         return SPARK_COMM_INVALID_ARGUMENT;
+    if (!sc_handle_hold(comm)) return SPARK_COMM_WRONG_STATE;
     snprintf(ours.backend, sizeof ours.backend, "%s", comm->backend.name);
     ours.memory = comm->backend.memory;
     ours.traits = comm->backend.traits;
@@ -174,6 +178,7 @@ spark_comm_status spark_comm_info(const spark_comm *comm, spark_comm_info_report
     ours.row_size = asked.row_size;
     ours.row_capacity = asked.row_capacity;
     ours.row_count = describe(comm, rows);
+    sc_handle_let_go(comm);
     copy_rows(&asked, rows, ours.row_count);
     return sc_report_copy(info, &ours, sizeof ours) ? SPARK_COMM_OK : SPARK_COMM_INVALID_ARGUMENT;
 }
@@ -193,17 +198,23 @@ static const char *find_path(void *arg, int operation, uint64_t bytes) {
     return NULL;
 }
 
-spark_comm_status spark_comm_trace_write(spark_comm *comm, const char *path) {
+/* Inside: close waits for it. */
+static spark_comm_status write_trace(struct spark_comm *comm, const char *path) {
     struct paths paths;
     struct sc_error error;
-    spark_comm_status st = sc_handle_check(comm);
-    if (st != SPARK_COMM_OK) return st;
     if (path == NULL || path[0] == '\0')
         return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, SPARK_COMM_OP_NONE, -1,
                                 "trace_write: path is %s", path == NULL ? "null" : "empty");
     paths.count = describe(comm, paths.rows);
     sc_error_clear(&error);
-    st = sc_recorder_write(&comm->recorder, path, sc_world_epoch(comm->world), find_path, &paths,
-                           &error);
+    spark_comm_status st =
+        sc_recorder_write(&comm->recorder, path, comm->host.table.epoch, find_path, &paths, &error);
     return st == SPARK_COMM_OK ? st : sc_handle_failed(comm, &error);
+}
+
+spark_comm_status spark_comm_trace_write(spark_comm *comm, const char *path) {
+    if (!sc_handle_hold(comm)) return SPARK_COMM_WRONG_STATE;
+    spark_comm_status st = write_trace(comm, path);
+    sc_handle_let_go(comm);
+    return st;
 }

@@ -14,9 +14,23 @@
 #include "base/dtype.h"
 #include "base/status.h"
 
+spark_comm_status sc_submit_check_poison(struct spark_comm *comm, int operation) {
+    if (__builtin_expect(atomic_load_explicit(comm->poison, memory_order_acquire) == 0, 1))
+        return SPARK_COMM_OK;
+    if (!sc_handle_hold(comm)) return SPARK_COMM_ABORTED; /* closed since the call began */
+    spark_comm_status st = sc_handle_poisoned(comm, operation);
+    sc_handle_let_go(comm);
+    return st;
+}
+
+spark_comm_status sc_submit_check_start(struct spark_comm *comm, int operation) {
+    spark_comm_status st = sc_submit_check_poison(comm, operation);
+    return st == SPARK_COMM_OK ? sc_submit_check_group(comm, operation) : st;
+}
+
 spark_comm_status sc_submit_check_group(struct spark_comm *comm, int operation) {
-    uintptr_t owner = atomic_load_explicit(
-        &comm->group.owner, memory_order_relaxed); /* own value or nobody's business */
+    /* Relaxed: only this thread's own value matters here. */
+    uintptr_t owner = atomic_load_explicit(&comm->group.owner, memory_order_relaxed);
     if (__builtin_expect(owner == 0 || owner != sc_handle_thread(), 1)) return SPARK_COMM_OK;
     return sc_handle_refuse(
         comm, SPARK_COMM_WRONG_STATE, operation, -1,
@@ -181,7 +195,7 @@ spark_comm_status sc_submit_run(struct spark_comm *comm, const spark_comm_op *op
     bool message = op->kind == SPARK_COMM_OP_SEND_TO || op->kind == SPARK_COMM_OP_RECV_FROM;
     spark_comm_status st = SPARK_COMM_OK;
     if (message) return sc_groups_post(comm, &whole);
-    st = sc_submit_check_group(comm, op->kind);
+    st = sc_submit_check_start(comm, op->kind);
     if (st == SPARK_COMM_OK) st = sc_submit_check(comm, &whole);
     if (__builtin_expect(st != SPARK_COMM_OK, 0)) return st;
     if (whole.kind == SPARK_COMM_OP_BROADCAST &&

@@ -12,7 +12,11 @@ spark_comm_status sc_submit_run(struct spark_comm *comm, const spark_comm_op *op
 /* Checks the arguments of one operation; fills in defaults. INVALID_ARGUMENT with the argument's
  * name and value. */
 spark_comm_status sc_submit_check(struct spark_comm *comm, spark_comm_op *op);
+/* The first cause on a poisoned communicator, before any argument is looked at. */
+spark_comm_status sc_submit_check_poison(struct spark_comm *comm, int operation);
 /* WRONG_STATE when this thread has a group open: only send_to and recv_from may be called then. */
 spark_comm_status sc_submit_check_group(struct spark_comm *comm, int operation);
+/* Both. */
+spark_comm_status sc_submit_check_start(struct spark_comm *comm, int operation);
 
 #endif

@@ -24,15 +24,22 @@ static uint64_t realtime_ns(void) {
     return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
+enum { MAX_FILES = 10000 }; /* of one rank and process in a folder */
+
 /* An empty file of `bytes`, allocated; *fd is -1 where no folder is named. */
 static spark_comm_status open_file(const struct sc_settings *settings, size_t bytes, int *fd,
                                    struct sc_error *error) {
     char path[640];
     spark_comm_status st = SPARK_COMM_OK;
     if (settings->trace_dir[0] == '\0') return SPARK_COMM_OK;
-    snprintf(path, sizeof path, "%s/spark_comm.%d.%ld.trace", settings->trace_dir, settings->rank,
-             (long)getpid());
-    *fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    /* A process may have several communicators with this rank, and a folder files of a process that
+     * had this number before: never an existing file. */
+    for (int nth = 0; *fd < 0 && nth < MAX_FILES; nth++) {
+        snprintf(path, sizeof path, "%s/spark_comm.%d.%ld.%d.trace", settings->trace_dir,
+                 settings->rank, (long)getpid(), nth);
+        *fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (*fd < 0 && errno != EEXIST) break;
+    }
     if (*fd < 0)
         return sc_error_system(error, errno, "open: the trace file %s cannot be made", path);
     int code;

@@ -27,8 +27,7 @@ static uint64_t cost(size_t bytes) {
     return SC_WIRE_HEADER_BYTES + bytes;
 }
 
-static spark_comm_status rank_closed(struct sc_world *world, int rank,
-                                     struct sc_error *error) {
+static spark_comm_status rank_closed(struct sc_world *world, int rank, struct sc_error *error) {
     /* It may have closed because of a fault, which was told before its goodbye. */
     if (atomic_load_explicit(&world->poison, memory_order_acquire) != 0)
         return sc_verdict_end(world, error);
@@ -113,7 +112,8 @@ static spark_comm_status send_to_ring(struct sc_world *world, const struct sc_wi
     case SPARK_COMM_OP_TIMEOUT: return too_slow(slowest, error);
     case SPARK_COMM_ABORTED: return sc_verdict_end(world, error);
     case SPARK_COMM_BACKEND:
-        return sc_error_set(error, st, slowest, 0, "rank %d has damaged the command rings", slowest);
+        return sc_error_set(error, st, slowest, 0, "rank %d has damaged the command rings",
+                            slowest);
     default:
         return sc_error_set(error, st, -1, 0, "the command cannot be sent: %s",
                             sc_status_text((int)st));
@@ -165,8 +165,10 @@ static void file(struct sc_world *world, const struct sc_wire_header *header,
     letter->header = *header;
     if (header->bytes > 0) memcpy(letter->payload, payload, header->bytes);
     sc_lock_take(&inbox->lock, SC_DEADLINE_NEVER, NULL);
-    if (inbox->last != NULL) inbox->last->next = letter;
-    else inbox->first = letter;
+    if (inbox->last != NULL)
+        inbox->last->next = letter;
+    else
+        inbox->first = letter;
     inbox->last = letter;
     sc_lock_give(&inbox->lock);
     /* Release: partner of the acquire in has_letter. */
@@ -234,16 +236,13 @@ static spark_comm_status check_arrival(const struct arrival *arrival, int root, 
     return SPARK_COMM_OK;
 }
 
+/* Rings belong to one epoch, so a record of another one is damage. */
 static spark_comm_status recv_from_ring(struct sc_world *world, int root, int64_t deadline,
                                         struct sc_ring_header *record) {
-    struct sc_epoch *epoch = world->epoch;
+    spark_comm_status st = sc_ring_peek(&world->epoch->rings, root, deadline, record);
 
-    for (;;) {
-        spark_comm_status st = sc_ring_peek(&epoch->rings, root, deadline, record);
-        if (st != SPARK_COMM_OK || record->epoch == epoch->number) return st;
-        uint8_t stale[SC_RING_MAX_RECORD];
-        sc_ring_take(&epoch->rings, root, record, stale);
-    }
+    if (st == SPARK_COMM_OK && record->epoch != world->epoch->number) st = SPARK_COMM_BACKEND;
+    return st;
 }
 
 struct waiting {
@@ -299,7 +298,8 @@ static spark_comm_status recv_over_star(struct sc_world *world, const struct wai
 
     if (st != SPARK_COMM_OK) return st;
     sc_lock_take(&inbox->lock, SC_DEADLINE_NEVER, NULL);
-    if (inbox->first == NULL) st = SPARK_COMM_PEER_LOST;
+    if (inbox->first == NULL)
+        st = SPARK_COMM_PEER_LOST;
     else
         *arrival = (struct arrival){inbox->first->header.bytes, inbox->first->header.flavour,
                                     inbox->first->header.digest, inbox->first->header.number};
@@ -308,8 +308,8 @@ static spark_comm_status recv_over_star(struct sc_world *world, const struct wai
 }
 
 spark_comm_status sc_world_command_recv(struct sc_world *world, int root, int kind, uint64_t number,
-                                        uint32_t digest, void *data, size_t capacity,
-                                        size_t *bytes, int64_t deadline, struct sc_error *error) {
+                                        uint32_t digest, void *data, size_t capacity, size_t *bytes,
+                                        int64_t deadline, struct sc_error *error) {
     struct sc_epoch *epoch = world->epoch;
     struct waiting waiting = {world, root, number};
     struct sc_ring_header record = {0};
@@ -337,7 +337,9 @@ spark_comm_status sc_world_command_recv(struct sc_world *world, int root, int ki
     *bytes = arrival.bytes;
     st = check_arrival(&arrival, root, kind, number, digest, capacity, error);
     if (st != SPARK_COMM_OK) return st;
-    if (epoch->one_host) sc_ring_take(&epoch->rings, root, &record, data);
-    else take_letter(world, root, data);
+    if (epoch->one_host)
+        sc_ring_take(&epoch->rings, root, &record, data);
+    else
+        take_letter(world, root, data);
     return SPARK_COMM_OK;
 }

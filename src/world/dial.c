@@ -17,7 +17,7 @@
 
 #define MAX_ADDRESSES 8
 #define FIRST_PAUSE_NS INT64_C(1000000)
-#define LOCAL_PAUSE_NS INT64_C(5000000)    /* longest, on this host */
+#define LOCAL_PAUSE_NS INT64_C(5000000) /* longest, on this host */
 #define REMOTE_PAUSE_NS INT64_C(100000000) /* longest, otherwise, and after "not now" */
 #define EXCUSE_MS 500 /* how long the hub has for its answer to GIVE_UP */
 
@@ -316,8 +316,8 @@ spark_comm_status sc_dial_join(struct sc_world *world, int64_t deadline, struct 
     spark_comm_status st = find_targets(&dialling, error);
 
     if (st != SPARK_COMM_OK) return st;
-    int64_t longest = sc_socket_is_loopback(&dialling.targets[0].address) ? LOCAL_PAUSE_NS
-                                                                          : REMOTE_PAUSE_NS;
+    int64_t longest =
+        sc_socket_is_loopback(&dialling.targets[0].address) ? LOCAL_PAUSE_NS : REMOTE_PAUSE_NS;
     world->monitor.phase = SC_PHASE_GATHERING;
     for (;;) {
         enum outcome outcome = try_all(&dialling, error);

@@ -66,7 +66,8 @@ void sc_door_close(struct sc_door *door) {
 void sc_door_set_port(struct sc_socket_address *address, int port) {
     if (address->storage.ss_family == AF_INET)
         ((struct sockaddr_in *)&address->storage)->sin_port = htons((uint16_t)port);
-    else ((struct sockaddr_in6 *)&address->storage)->sin6_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in6 *)&address->storage)->sin6_port = htons((uint16_t)port);
 }
 
 void sc_door_set_any(struct sc_socket_address *address) {
@@ -75,8 +76,7 @@ void sc_door_set_any(struct sc_socket_address *address) {
     /* All zeros is the wildcard of either family. */
     memset(address, 0, sizeof *address);
     address->storage.ss_family = family;
-    address->length =
-        family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+    address->length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 }
 
 /* Moves the remaining callers together; their order stays. */
@@ -115,8 +115,7 @@ static bool say(struct sc_caller *caller, const uint8_t *data, size_t bytes) {
 static void leave(struct sc_caller *caller) {
     shutdown(caller->fd, SHUT_WR);
     caller->is_leaving = true;
-    caller->deadline =
-        sc_deadline_min(caller->deadline, sc_deadline_after(LEAVING_MS));
+    caller->deadline = sc_deadline_min(caller->deadline, sc_deadline_after(LEAVING_MS));
 }
 
 static enum sc_wire_verdict judge_preamble(struct sc_world *world, const struct sc_caller *caller,
@@ -157,8 +156,8 @@ static void take_preamble(struct sc_world *world, int index) {
     memcpy(caller->its_nonce, preamble.nonce, sizeof caller->its_nonce);
     sc_auth_random(caller->our_nonce, sizeof caller->our_nonce);
     memcpy(challenge.nonce, caller->our_nonce, sizeof challenge.nonce);
-    challenge.verdict = (uint32_t)judge_preamble(world, caller, &preamble, challenge.text,
-                                                 sizeof challenge.text);
+    challenge.verdict =
+        (uint32_t)judge_preamble(world, caller, &preamble, challenge.text, sizeof challenge.text);
     sc_wire_put_challenge(out, &challenge);
     sc_auth_prove(&world->auth, caller->its_nonce, caller->our_nonce, out,
                   out + SC_WIRE_CHALLENGE_COVERED);
@@ -273,9 +272,12 @@ static void serve_caller(struct sc_world *world, int index) {
         return;
     }
     if (caller->got < want) return;
-    if (caller->is_unix) take_ticket(world, index);
-    else if (!caller->said_preamble) take_preamble(world, index);
-    else take_hello(world, index);
+    if (caller->is_unix)
+        take_ticket(world, index);
+    else if (!caller->said_preamble)
+        take_preamble(world, index);
+    else
+        take_hello(world, index);
 }
 
 /* ---- Listeners ---- */
@@ -349,8 +351,7 @@ size_t sc_door_watch(struct sc_world *world, struct pollfd *fds) {
     /* A negative descriptor is passed over by poll. */
     bool is_paused = !sc_deadline_passed(door->paused_until);
     for (int i = 0; i < door->listener_count; i++)
-        fds[count++] =
-            (struct pollfd){.fd = is_paused ? -1 : door->listeners[i], .events = POLLIN};
+        fds[count++] = (struct pollfd){.fd = is_paused ? -1 : door->listeners[i], .events = POLLIN};
     fds[count++] = (struct pollfd){.fd = is_paused ? -1 : door->unix_listener, .events = POLLIN};
     return count;
 }
@@ -363,14 +364,15 @@ spark_comm_status sc_door_serve(struct sc_world *world, const struct pollfd *fds
     for (int i = 0; i < door->caller_count; i++) {
         if (fds[i].revents != 0) serve_caller(world, i);
         if (door->callers[i] == NULL || !sc_deadline_passed(door->callers[i]->deadline)) continue;
-        if (door->callers[i]->is_leaving) drop(door, i);
-        else drop_stranger(world, i, "it was too slow");
+        if (door->callers[i]->is_leaving)
+            drop(door, i);
+        else
+            drop_stranger(world, i, "it was too slow");
     }
     close_up(door);
     for (int i = 0; i < door->listener_count; i++)
         if (listeners[i].revents != 0) accept_some(world, door->listeners[i], false);
-    if (listeners[door->listener_count].revents != 0)
-        accept_some(world, door->unix_listener, true);
+    if (listeners[door->listener_count].revents != 0) accept_some(world, door->unix_listener, true);
     return judge_failure(world, error);
 }
 

@@ -195,8 +195,7 @@ static spark_comm_status run_hub(struct sc_world *world, const struct sc_wire_he
                                  struct sc_error *error) {
     struct sc_epoch *epoch = world->epoch;
     struct sc_gather *gather = &epoch->gather;
-    struct round round = {
-        world, atomic_load_explicit(&gather->rounds, memory_order_relaxed) + 1};
+    struct round round = {world, atomic_load_explicit(&gather->rounds, memory_order_relaxed) + 1};
     spark_comm_status st = file(world, own, send, error);
 
     if (st != SPARK_COMM_OK) return st;
@@ -227,12 +226,10 @@ static spark_comm_status run_worker(struct sc_world *world, const struct sc_wire
                                     struct sc_error *error) {
     struct sc_epoch *epoch = world->epoch;
     struct sc_gather *gather = &epoch->gather;
-    struct round round = {
-        world, atomic_load_explicit(&gather->rounds, memory_order_relaxed) + 1};
+    struct round round = {world, atomic_load_explicit(&gather->rounds, memory_order_relaxed) + 1};
 
     expect_result(gather, recv, (size_t)world->size * own->bytes);
-    spark_comm_status st =
-        sc_link_send(world, &epoch->peers[SC_HUB].link, own, send, deadline);
+    spark_comm_status st = sc_link_send(world, &epoch->peers[SC_HUB].link, own, send, deadline);
     if (st == SPARK_COMM_OK || st == SPARK_COMM_PEER_LOST)
         st = sc_wait_until(&epoch->inner[SPARK_COMM_LANE_DATA], is_done, &round, deadline);
     bool is_complete = atomic_load_explicit(&gather->done, memory_order_acquire) != 0;
@@ -284,9 +281,8 @@ spark_comm_status sc_gather_run(struct sc_world *world, uint16_t flavour, uint64
     own.number = number;
     own.digest = digest;
     own.descriptor = own_descriptor(world);
-    spark_comm_status st = sc_is_hub(world)
-                               ? run_hub(world, &own, send, recv, deadline, error)
-                               : run_worker(world, &own, send, recv, deadline, error);
+    spark_comm_status st = sc_is_hub(world) ? run_hub(world, &own, send, recv, deadline, error)
+                                            : run_worker(world, &own, send, recv, deadline, error);
     if (st == SPARK_COMM_OK)
         atomic_fetch_add_explicit(&world->epoch->gather.rounds, 1, memory_order_relaxed);
     return st;
@@ -295,6 +291,5 @@ spark_comm_status sc_gather_run(struct sc_world *world, uint16_t flavour, uint64
 spark_comm_status sc_world_all_gather(struct sc_world *world, uint64_t number, uint32_t digest,
                                       const void *send, void *recv, size_t bytes, int64_t deadline,
                                       struct sc_error *error) {
-    return sc_gather_run(world, SC_GATHER_LANE, number, digest, send, recv, bytes, deadline,
-                         error);
+    return sc_gather_run(world, SC_GATHER_LANE, number, digest, send, recv, bytes, deadline, error);
 }

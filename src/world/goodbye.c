@@ -56,13 +56,13 @@ static uint64_t floor_of(const struct sc_wire_lines *lines, int lane, bool was_c
     return was_cut_off ? lines->completed[lane] : lines->submitted[lane];
 }
 
-static void leave_card(struct sc_world *world, const struct sc_wire_lines *lines) {
+static void leave_card(struct sc_world *world, const struct sc_wire_lines *lines, bool leaving) {
     struct sc_epoch *epoch = world->epoch;
 
     if (!epoch->one_host) return;
     struct sc_card *card = &epoch->segment.cards[world->rank];
     for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
-        atomic_store_explicit(&card->floor[lane], floor_of(lines, lane, world->leaving),
+        atomic_store_explicit(&card->floor[lane], floor_of(lines, lane, leaving),
                               memory_order_relaxed);
     atomic_store_explicit(&card->left, 1, memory_order_release);
 }
@@ -75,13 +75,14 @@ void sc_goodbye_say(struct sc_world *world) {
     uint8_t payload[SC_WIRE_LINES_BYTES];
     struct sc_wire_lines lines;
 
-    if (atomic_load_explicit(&world->poison, memory_order_relaxed) != 0 && !world->leaving &&
+    bool leaving = atomic_load_explicit(&world->leaving, memory_order_relaxed);
+    if (atomic_load_explicit(&world->poison, memory_order_relaxed) != 0 && !leaving &&
         (limit_ms == SPARK_COMM_FOREVER || limit_ms > POISONED_TIMEOUT_MS))
         limit_ms = POISONED_TIMEOUT_MS;
-    header.flavour = world->leaving ? CUT_OFF : 0;
+    header.flavour = leaving ? CUT_OFF : 0;
     sc_world_fill_lines(world, &lines);
     sc_wire_put_lines(payload, &lines);
-    leave_card(world, &lines);
+    leave_card(world, &lines, leaving);
     for (int rank = SC_HUB; rank < end; rank++) {
         if (!is_owed_a_goodbye(world, rank)) continue;
         sc_verdict_repeat(world, rank);
@@ -128,8 +129,7 @@ void sc_goodbye_take(struct sc_world *world, int rank, const struct sc_wire_head
         lines.completed[lane] = lines.submitted[lane] =
             floor_of(&lines, lane, header->flavour == CUT_OFF);
     mark_left(world, leaver, &lines);
-    if (leaver == rank)
-        sc_link_send(world, &epoch->peers[rank].link, &reply, NULL, SC_LINK_NOW);
+    if (leaver == rank) sc_link_send(world, &epoch->peers[rank].link, &reply, NULL, SC_LINK_NOW);
     if (!sc_is_hub(world)) return;
     for (int other = SC_HUB + 1; other < world->size; other++) {
         if (other == leaver || sc_peer_state(epoch, other) != SC_PEER_PRESENT) continue;
@@ -208,7 +208,27 @@ static void blame(struct sc_world *world, int rank, int kind, uint64_t number) {
     sc_world_fault(world, &error);
 }
 
-/* A send_to or recv_from with a rank that has left, in which nothing moves any more. */
+void sc_world_show_group(struct sc_world *world, const spark_comm_op *posts, size_t count) {
+    for (int word = 0; word <= (world->size - 1) / 64; word++) {
+        uint64_t bits = 0;
+        for (size_t i = 0; i < count; i++)
+            if (posts[i].peer / 64 == word) bits |= UINT64_C(1) << (posts[i].peer % 64);
+        atomic_store_explicit(&world->group_peers[word], bits, memory_order_relaxed);
+    }
+}
+
+/* A rank that has left and with which the running group exchanges messages; -1: none. */
+static int missing_from_group(const struct sc_world *world) {
+    for (int rank = 0; rank < world->size; rank++) {
+        uint64_t bits = atomic_load_explicit(&world->group_peers[rank / 64], memory_order_relaxed);
+        if ((bits >> (rank % 64) & 1) != 0 && rank != world->rank &&
+            sc_peer_state(world->epoch, rank) == SC_PEER_LEFT)
+            return rank;
+    }
+    return -1;
+}
+
+/* A send_to, recv_from or group with a rank that has left, in which nothing moves any more. */
 static void check_pair(struct sc_world *world) {
     const struct sc_world_line *line =
         &world->epoch->lines[world->rank * SPARK_COMM_LANE_COUNT + SPARK_COMM_LANE_DATA];
@@ -218,7 +238,10 @@ static void check_pair(struct sc_world *world) {
     int kind = (int)(descriptor & 0xff);
     int peer = (int)(int32_t)(uint32_t)(descriptor >> 32);
 
-    if (kind != SPARK_COMM_OP_SEND_TO && kind != SPARK_COMM_OP_RECV_FROM) return;
+    if (kind == SPARK_COMM_OP_GROUP)
+        peer = missing_from_group(world);
+    else if (kind != SPARK_COMM_OP_SEND_TO && kind != SPARK_COMM_OP_RECV_FROM)
+        return;
     if (begun <= ended || peer < 0 || peer >= world->size) return;
     if (sc_peer_state(world->epoch, peer) != SC_PEER_LEFT) return;
     if (begun != world->monitor.pair_begun) {
@@ -240,7 +263,9 @@ static int find_missing(const struct sc_world *world, int lane, int *kind, uint6
 
     *kind = (int)(descriptor & 0xff);
     *number = submitted;
-    if (*kind == SPARK_COMM_OP_SEND_TO || *kind == SPARK_COMM_OP_RECV_FROM) return -1;
+    if (*kind == SPARK_COMM_OP_SEND_TO || *kind == SPARK_COMM_OP_RECV_FROM ||
+        *kind == SPARK_COMM_OP_GROUP)
+        return -1;
     return submitted > completed ? missing_from(world, lane, *kind, peer, submitted) : -1;
 }
 

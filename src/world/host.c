@@ -56,6 +56,7 @@ static void host_report_fault(void *context, spark_comm_status status, int peer,
     struct sc_host *host = context;
     struct sc_error error;
     sc_error_clear(&error);
+    if (!sc_status_is_fatal(status)) status = SPARK_COMM_BACKEND; /* a fault is fatal */
     sc_error_set(&error, status, peer, native_code, "%s", message);
     error.epoch = sc_world_epoch(host->world);
     sc_world_fault(host->world, &error);

@@ -19,6 +19,7 @@
 #include "os/thread.h"
 #include "world/world_state.h"
 
+#define MEMBERS_AT_ONCE 64 /* in one record */
 #define BACKLOG 4096 /* the system cuts it to net.core.somaxconn */
 
 /* ---- Judging ---- */
@@ -53,7 +54,8 @@ static bool same_job(const struct sc_world *world, const struct sc_wire_hello *h
                  "rank %d has other settings than the head (op_timeout_ms %d, dtype %s): they must "
                  "be the same on all ranks",
                  hello->rank, settings->op_timeout_ms, sc_dtype_name(settings->dtype));
-    else return true;
+    else
+        return true;
     return false;
 }
 
@@ -142,21 +144,12 @@ static spark_comm_status never_came(const struct sc_world *world, int ms, struct
                         ranks, world->head, ms / 1000.0);
 }
 
-static void tell(struct sc_world *world, int rank, const struct sc_error *reason) {
-    struct sc_wire_header header = sc_header(world, SC_WIRE_VERDICT, SC_WIRE_FAULT_BYTES);
-    uint8_t payload[SC_WIRE_FAULT_BYTES];
-
-    sc_wire_put_fault(payload, reason);
-    sc_link_send(world, &world->epoch->peers[rank].link, &header, payload, SC_LINK_NOW);
-}
-
 void sc_hub_excuse(struct sc_world *world, int rank, int ms) {
     struct sc_error reason;
 
-    /* It is leaving: count it as absent no longer than it takes to tell it about the others. */
     sc_error_clear(&reason);
     never_came(world, ms, &reason);
-    tell(world, rank, &reason);
+    sc_verdict_tell(world, rank, &reason);
 }
 
 /* ---- Listening ---- */
@@ -186,8 +179,8 @@ static spark_comm_status listen_on_all(struct sc_world *world, struct sc_error *
     }
     for (size_t i = 0; i < count; i++) {
         sc_socket_address_text(&addresses[i], text, sizeof text);
-        st = sc_socket_listen(&addresses[i], BACKLOG, &door->listeners[door->listener_count],
-                              error);
+        st =
+            sc_socket_listen(&addresses[i], BACKLOG, &door->listeners[door->listener_count], error);
         bool is_absent = st != SPARK_COMM_OK && (error->native_code == EADDRNOTAVAIL ||
                                                  error->native_code == EAFNOSUPPORT);
         if (st != SPARK_COMM_OK && !is_absent) return st;
@@ -203,13 +196,13 @@ static spark_comm_status listen_on_all(struct sc_world *world, struct sc_error *
 /* ---- The epoch begins ---- */
 
 static void send_members(struct sc_world *world, int rank) {
-    static const int at_once = SC_WIRE_MAX_PAYLOAD / SC_WIRE_MEMBER_BYTES;
     struct sc_epoch *epoch = world->epoch;
     struct sc_link *link = &epoch->peers[rank].link;
-    uint8_t payload[SC_WIRE_MAX_PAYLOAD];
+    uint8_t payload[MEMBERS_AT_ONCE * SC_WIRE_MEMBER_BYTES];
 
-    for (int first = 0; first < world->size; first += at_once) {
-        int count = world->size - first < at_once ? world->size - first : at_once;
+    for (int first = 0; first < world->size; first += MEMBERS_AT_ONCE) {
+        int left = world->size - first;
+        int count = left < MEMBERS_AT_ONCE ? left : MEMBERS_AT_ONCE;
         struct sc_wire_header header =
             sc_header(world, SC_WIRE_MEMBERS, (size_t)count * SC_WIRE_MEMBER_BYTES);
         header.offset = (uint64_t)first;
@@ -250,7 +243,8 @@ spark_comm_status sc_hub_gather(struct sc_world *world, int64_t deadline, struct
     while (st == SPARK_COMM_OK && count_absent(world) > 0) {
         if (sc_deadline_passed(deadline))
             st = never_came(world, world->settings->rendezvous_timeout_ms, error);
-        else st = sc_monitor_step(world, deadline, error);
+        else
+            st = sc_monitor_step(world, deadline, error);
     }
     if (st == SPARK_COMM_OK) st = begin_epoch(world, error);
     if (st == SPARK_COMM_OK) return st;
@@ -260,6 +254,7 @@ spark_comm_status sc_hub_gather(struct sc_world *world, int64_t deadline, struct
         sc_error_set(&reason, st, SC_HUB, error->native_code, "rank 0 cannot open: %.400s",
                      error->message);
     for (int rank = SC_HUB + 1; rank < world->size; rank++)
-        if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT) tell(world, rank, &reason);
+        if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT)
+            sc_verdict_tell(world, rank, &reason);
     return st;
 }

@@ -145,8 +145,10 @@ static spark_comm_status wait_for_queue(struct sc_world *world, struct sc_link *
         sc_lock_give(&link->lock);
         if (atomic_load_explicit(&world->poison, memory_order_acquire) != 0)
             st = SPARK_COMM_ABORTED;
-        else if (sc_deadline_passed(deadline)) st = SPARK_COMM_OP_TIMEOUT;
-        else sc_wait_futex_sleep(&link->drained, seen, deadline);
+        else if (sc_deadline_passed(deadline))
+            st = SPARK_COMM_OP_TIMEOUT;
+        else
+            sc_wait_futex_sleep(&link->drained, seen, deadline);
         sc_lock_take(&link->lock, SC_DEADLINE_NEVER, NULL);
     }
     return st;

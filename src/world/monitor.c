@@ -42,8 +42,7 @@ spark_comm_status sc_monitor_prepare(struct sc_world *world, struct sc_error *er
     }
     monitor->heartbeat_ns = (heartbeat_ms > 0 ? heartbeat_ms : 1) * NS_PER_MS;
     /* The wake-up, links, pidfds, callers, listeners: all that there can ever be. */
-    monitor->capacity =
-        1 + 2 * peers + (size_t)world->door.caller_capacity + SC_DOOR_LISTENERS + 1;
+    monitor->capacity = 1 + 2 * peers + (size_t)world->door.caller_capacity + SC_DOOR_LISTENERS + 1;
     monitor->fds = sc_alloc_array(monitor->capacity, sizeof *monitor->fds);
     monitor->ranks = sc_alloc_array(monitor->capacity, sizeof *monitor->ranks);
     if (monitor->fds == NULL || monitor->ranks == NULL)
@@ -83,8 +82,7 @@ spark_comm_status sc_monitor_start(struct sc_world *world, struct sc_error *erro
     world->monitor.heartbeat_at = world->monitor.round_at = now;
     for (int rank = 0; rank < world->size; rank++)
         atomic_store_explicit(&world->epoch->peers[rank].heard, now, memory_order_relaxed);
-    spark_comm_status st =
-        sc_thread_start(&world->monitor.thread, "sc-monitor", run, world, error);
+    spark_comm_status st = sc_thread_start(&world->monitor.thread, "sc-monitor", run, world, error);
     world->monitor.is_running = st == SPARK_COMM_OK;
     return st;
 }
@@ -136,8 +134,10 @@ static void take_fault(struct sc_world *world, const struct sc_wire_header *head
     sc_error_clear(&error);
     if (!sc_wire_get_fault(payload, header->bytes, world->size, &error)) return;
     if (error.status == SPARK_COMM_OK) return;
-    if (sc_is_hub(world)) sc_world_fault(world, &error);
-    else sc_verdict_adopt(world, &error);
+    if (sc_is_hub(world))
+        sc_world_fault(world, &error);
+    else
+        sc_verdict_adopt(world, &error);
 }
 
 /* Is this record meant for this side, now? What comes from another epoch is dropped. */
@@ -200,16 +200,25 @@ static void end_link(struct sc_world *world, int rank, const char *how) {
         return;
     }
     sc_link_close(&peer->link);
-    if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT) sc_verdict_lose(world, rank, how);
-    else sc_verdict_wake(world); /* close may wait for a farewell that does not come any more */
+    if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT)
+        sc_verdict_lose(world, rank, how);
+    else
+        sc_verdict_wake(world); /* close may wait for a farewell that does not come any more */
 }
 
-static const char *end_of_link(spark_comm_status st) {
-    switch (st) {
-    case SPARK_COMM_BACKEND: return "sent bytes that are no record of spark_comm";
-    case SPARK_COMM_NO_MEMORY: return "sent a record for which there is no memory";
-    default: return "ended without a goodbye";
+/* After a read that failed. Running out of memory is this rank's fault, not the peer's. */
+static void give_up_link(struct sc_world *world, int rank, spark_comm_status st) {
+    struct sc_error error;
+
+    sc_error_clear(&error);
+    if (st == SPARK_COMM_NO_MEMORY && world->monitor.phase == SC_PHASE_RUNNING) {
+        sc_error_set(&error, SPARK_COMM_ABORTED, world->rank, 0,
+                     "rank %d has no memory for a record from rank %d", world->rank, rank);
+        sc_world_fault(world, &error);
     }
+    end_link(world, rank,
+             st == SPARK_COMM_BACKEND ? "sent bytes that are no record of spark_comm"
+                                      : "ended without a goodbye");
 }
 
 static void serve_link(struct sc_world *world, int rank, short events) {
@@ -219,7 +228,7 @@ static void serve_link(struct sc_world *world, int rank, short events) {
     if ((events & POLLOUT) != 0) sc_link_flush(link);
     if ((events & (POLLIN | POLLHUP | POLLERR)) == 0) return;
     spark_comm_status st = sc_link_read(world, rank);
-    if (st != SPARK_COMM_OK) end_link(world, rank, end_of_link(st));
+    if (st != SPARK_COMM_OK) give_up_link(world, rank, st);
 }
 
 /* The process of a peer has ended: what it still said is heard first. */
@@ -233,7 +242,7 @@ static void serve_pidfd(struct sc_world *world, int rank) {
     close(peer->pidfd);
     peer->pidfd = -1;
     if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT)
-        end_link(world, rank, end_of_link(SPARK_COMM_PEER_LOST));
+        give_up_link(world, rank, SPARK_COMM_PEER_LOST);
 }
 
 static void send_heartbeats(struct sc_world *world) {

@@ -180,8 +180,7 @@ static spark_comm_status try_fetch(struct sc_world *world, int64_t deadline,
     return st;
 }
 
-spark_comm_status sc_share_fetch(struct sc_world *world, int64_t deadline,
-                                 struct sc_error *error) {
+spark_comm_status sc_share_fetch(struct sc_world *world, int64_t deadline, struct sc_error *error) {
     struct sc_epoch *epoch = world->epoch;
     struct sc_error failure;
 

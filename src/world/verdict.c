@@ -81,8 +81,8 @@ static bool adopt(struct sc_world *world, const struct sc_error *cause, enum sc_
     return is_first;
 }
 
-static void tell(struct sc_world *world, enum sc_wire_kind kind, int rank,
-                 const struct sc_error *cause) {
+void sc_verdict_tell(struct sc_world *world, int rank, const struct sc_error *cause) {
+    enum sc_wire_kind kind = sc_is_hub(world) ? SC_WIRE_VERDICT : SC_WIRE_FAULT;
     struct sc_wire_header header = sc_header(world, kind, SC_WIRE_FAULT_BYTES);
     uint8_t payload[SC_WIRE_FAULT_BYTES];
 
@@ -100,14 +100,10 @@ void sc_world_fault(struct sc_world *world, const struct sc_error *suspect) {
     bool asks_hub = !sc_is_hub(world) && hub_hears(world);
 
     if (!adopt(world, suspect, asks_hub ? SC_CAUSE_OWN : SC_CAUSE_FINAL)) return;
-    if (asks_hub) {
-        tell(world, SC_WIRE_FAULT, SC_HUB, suspect);
-        return;
-    }
+    if (asks_hub) sc_verdict_tell(world, SC_HUB, suspect);
     if (!sc_is_hub(world)) return;
     for (int rank = SC_HUB + 1; rank < world->size; rank++)
-        if (sc_peer_state(epoch, rank) == SC_PEER_PRESENT)
-            tell(world, SC_WIRE_VERDICT, rank, suspect);
+        if (sc_peer_state(epoch, rank) == SC_PEER_PRESENT) sc_verdict_tell(world, rank, suspect);
 }
 
 void sc_verdict_repeat(struct sc_world *world, int rank) {
@@ -117,8 +113,8 @@ void sc_verdict_repeat(struct sc_world *world, int rank) {
     sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
     cause = verdict->cause;
     sc_lock_give(&verdict->lock);
-    if (cause.status == SPARK_COMM_OK || world->leaving) return;
-    tell(world, sc_is_hub(world) ? SC_WIRE_VERDICT : SC_WIRE_FAULT, rank, &cause);
+    bool is_own_affair = atomic_load_explicit(&world->leaving, memory_order_relaxed);
+    if (cause.status != SPARK_COMM_OK && !is_own_affair) sc_verdict_tell(world, rank, &cause);
 }
 
 void sc_verdict_adopt(struct sc_world *world, const struct sc_error *cause) {
@@ -134,8 +130,7 @@ void sc_verdict_lose(struct sc_world *world, int rank, const char *how) {
         int32_t lowest = atomic_load_explicit(&epoch->lost_rank, memory_order_relaxed);
         if (lowest < 0 || rank < lowest)
             atomic_store_explicit(&epoch->lost_rank, rank, memory_order_relaxed);
-        if (lowest != rank)
-            atomic_fetch_add_explicit(&epoch->lost_count, 1, memory_order_relaxed);
+        if (lowest != rank) atomic_fetch_add_explicit(&epoch->lost_count, 1, memory_order_relaxed);
     }
     sc_error_clear(&error);
     sc_error_set(&error, SPARK_COMM_PEER_LOST, rank, 0, "rank %d (process %d) is lost: it %s", rank,
@@ -194,6 +189,14 @@ spark_comm_status sc_verdict_end(struct sc_world *world, struct sc_error *error)
     return (spark_comm_status)cause.status;
 }
 
+bool sc_world_peek_cause(struct sc_world *world, struct sc_error *cause) {
+    if (atomic_load_explicit(&world->poison, memory_order_acquire) == 0) return false;
+    sc_lock_take(&world->verdict.lock, SC_DEADLINE_NEVER, NULL);
+    *cause = world->verdict.cause;
+    sc_lock_give(&world->verdict.lock);
+    return cause->status != SPARK_COMM_OK;
+}
+
 void sc_world_abort(struct sc_world *world) {
     struct sc_error error;
 
@@ -206,7 +209,7 @@ void sc_world_abort(struct sc_world *world) {
 void sc_world_leave(struct sc_world *world) {
     struct sc_error error;
 
-    world->leaving = true;
+    atomic_store_explicit(&world->leaving, true, memory_order_relaxed);
     sc_error_clear(&error);
     sc_error_set(&error, SPARK_COMM_ABORTED, world->rank, 0,
                  "rank %d closed its communicator while this call ran", world->rank);

@@ -7,14 +7,14 @@
 
 #include <string.h>
 
-static const uint64_t PREAMBLE_MAGIC = UINT64_C(0x314d4d4f434b5053);  /* "SPKCOMM1" */
+static const uint64_t PREAMBLE_MAGIC = UINT64_C(0x314d4d4f434b5053); /* "SPKCOMM1" */
 static const uint64_t CHALLENGE_MAGIC = UINT64_C(0x324d4d4f434b5053); /* "SPKCOMM2" */
-static const uint64_t HELLO_MAGIC = UINT64_C(0x334d4d4f434b5053);     /* "SPKCOMM3" */
-static const uint64_t TICKET_MAGIC = UINT64_C(0x344d4d4f434b5053);    /* "SPKCOMM4" */
-static const uint32_t RECORD_MAGIC = 0x52435053u;                     /* "SPCR" */
+static const uint64_t HELLO_MAGIC = UINT64_C(0x334d4d4f434b5053); /* "SPKCOMM3" */
+static const uint64_t TICKET_MAGIC = UINT64_C(0x344d4d4f434b5053); /* "SPKCOMM4" */
+static const uint32_t RECORD_MAGIC = 0x52435053u; /* "SPCR" */
 
 struct walker {
-    uint8_t *out;      /* writing; NULL: reading */
+    uint8_t *out; /* writing; NULL: reading */
     const uint8_t *in; /* reading */
     size_t at;
     bool bad;
@@ -60,8 +60,10 @@ static void walk_u64(struct walker *walker, uint64_t *value) {
 }
 
 static void walk_bytes(struct walker *walker, uint8_t *bytes, size_t count) {
-    if (walker->out != NULL) memcpy(walker->out + walker->at, bytes, count);
-    else memcpy(bytes, walker->in + walker->at, count);
+    if (walker->out != NULL)
+        memcpy(walker->out + walker->at, bytes, count);
+    else
+        memcpy(bytes, walker->in + walker->at, count);
     walker->at += count;
 }
 

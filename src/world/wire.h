@@ -39,8 +39,8 @@
 /* What a listener makes of a caller. */
 enum sc_wire_verdict {
     SC_WIRE_ACCEPTED = 0, /* go on */
-    SC_WIRE_RETRY = 1,    /* not now: keep dialling */
-    SC_WIRE_REFUSED = 2   /* for good */
+    SC_WIRE_RETRY = 1, /* not now: keep dialling */
+    SC_WIRE_REFUSED = 2 /* for good */
 };
 
 struct sc_wire_preamble {
@@ -54,7 +54,7 @@ struct sc_wire_challenge {
     uint32_t verdict; /* enum sc_wire_verdict */
     uint8_t nonce[SC_WIRE_NONCE_BYTES];
     uint8_t proof[SC_WIRE_TAG_BYTES]; /* over both nonces and all of the challenge before it */
-    char text[256];                   /* why, unless accepted */
+    char text[256]; /* why, unless accepted */
 };
 
 struct sc_wire_hello {
@@ -66,8 +66,8 @@ struct sc_wire_hello {
     int32_t memory; /* wish */
     uint32_t uid;
     uint32_t nccl_version; /* 0: none loaded */
-    uint64_t job;          /* digest of the token */
-    uint64_t settings;     /* sc_settings_digest */
+    uint64_t job; /* digest of the token */
+    uint64_t settings; /* sc_settings_digest */
     uint64_t network_namespace;
     char boot_id[40];
     char library[32]; /* spark_comm version */
@@ -80,28 +80,29 @@ struct sc_wire_hello {
 
 /* Kinds of records, and who sends them. */
 enum sc_wire_kind {
-    SC_WIRE_ANSWER = 1,    /* listener: fault payload; number is the verdict */
-    SC_WIRE_MEMBERS = 2,   /* hub: members from rank `offset` on */
-    SC_WIRE_WELCOME = 3,   /* hub: all are in, the epoch begins */
-    SC_WIRE_GIVE_UP = 4,   /* worker, before WELCOME: its time (number, in ms) is over; asks for a verdict */
-    SC_WIRE_FAULT = 5,     /* worker: its suspicion */
-    SC_WIRE_VERDICT = 6,   /* hub: the cause for all */
+    SC_WIRE_ANSWER = 1, /* listener: fault payload; number is the verdict */
+    SC_WIRE_MEMBERS = 2, /* hub: members from rank `offset` on */
+    SC_WIRE_WELCOME = 3, /* hub: all are in, the epoch begins */
+    SC_WIRE_GIVE_UP =
+        4, /* worker, before WELCOME: its time (number, in ms) is over; asks for a verdict */
+    SC_WIRE_FAULT = 5, /* worker: its suspicion */
+    SC_WIRE_VERDICT = 6, /* hub: the cause for all */
     SC_WIRE_HEARTBEAT = 7, /* both: status lines of the sender */
-    SC_WIRE_GATHER = 8,    /* worker: its part */
-    SC_WIRE_GATHERED = 9,  /* hub: a piece of the result, from byte `offset` on */
-    SC_WIRE_COMMAND = 10,  /* root: relayed by the hub with `source` kept */
-    SC_WIRE_CREDIT = 11,   /* reader: it has taken `number` bytes of the commands of rank `offset` */
-    SC_WIRE_GOODBYE = 12,  /* leaver: lines payload; relayed by the hub with `source` kept */
+    SC_WIRE_GATHER = 8, /* worker: its part */
+    SC_WIRE_GATHERED = 9, /* hub: a piece of the result, from byte `offset` on */
+    SC_WIRE_COMMAND = 10, /* root: relayed by the hub with `source` kept */
+    SC_WIRE_CREDIT = 11, /* reader: it has taken `number` bytes of the commands of rank `offset` */
+    SC_WIRE_GOODBYE = 12, /* leaver: lines payload; relayed by the hub with `source` kept */
     SC_WIRE_FAREWELL = 13, /* answer to a goodbye: all that came before it has been read */
     SC_WIRE_KIND_END = 14
 };
 
 struct sc_wire_header {
-    uint16_t kind;       /* enum sc_wire_kind */
-    uint16_t flavour;    /* commands: SC_WORLD_RECORD_*; gathers: whose; otherwise 0 */
+    uint16_t kind; /* enum sc_wire_kind */
+    uint16_t flavour; /* commands: SC_WORLD_RECORD_*; gathers: whose; otherwise 0 */
     uint32_t epoch;
-    int32_t source;      /* rank that made the record */
-    uint32_t bytes;      /* of the payload */
+    int32_t source; /* rank that made the record */
+    uint32_t bytes; /* of the payload */
     uint32_t digest;
     uint64_t number;
     uint64_t offset;
@@ -109,9 +110,9 @@ struct sc_wire_header {
 };
 
 struct sc_wire_welcome {
-    uint64_t segment_bytes;               /* of the world's shared segment; 0: there is none */
+    uint64_t segment_bytes; /* of the world's shared segment; 0: there is none */
     uint8_t cookie[SC_WIRE_COOKIE_BYTES]; /* to be shown at the Unix socket */
-    char unix_name[64];                   /* empty: no member shares this host by its id */
+    char unix_name[64]; /* empty: no member shares this host by its id */
 };
 
 /* What a rank shows at the Unix socket, and what comes back with a descriptor. */

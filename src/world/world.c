@@ -29,8 +29,7 @@ static bool make_epoch(struct sc_world *world) {
     atomic_store_explicit(&epoch->lost_rank, -1, memory_order_relaxed);
     epoch->members = sc_alloc_array(size, sizeof *epoch->members);
     epoch->peers = sc_alloc_array(size, sizeof *epoch->peers);
-    epoch->inner_bells =
-        sc_alloc_aligned(64, SPARK_COMM_LANE_COUNT * sizeof *epoch->inner_bells);
+    epoch->inner_bells = sc_alloc_aligned(64, SPARK_COMM_LANE_COUNT * sizeof *epoch->inner_bells);
     epoch->ballots = sc_alloc_array(size, SC_BALLOT_BYTES);
     epoch->gather.arrived = sc_alloc_zero(size);
     epoch->gather.table = sc_alloc_array(size, SC_BALLOT_BYTES);
@@ -125,9 +124,8 @@ static void name_descriptors(const struct sc_world *world, struct sc_error *erro
     struct sc_error old = *error;
 
     if (old.native_code != EMFILE || old.peer >= 0) return;
-    sc_error_set(error, SPARK_COMM_SYSTEM, -1, EMFILE,
-                 "%.380s; rank %d of %d needs %d of its own", old.message, world->rank,
-                 world->size, descriptors_needed(world));
+    sc_error_set(error, SPARK_COMM_SYSTEM, -1, EMFILE, "%.380s; rank %d of %d needs %d of its own",
+                 old.message, world->rank, world->size, descriptors_needed(world));
 }
 
 static spark_comm_status open_alone(struct sc_world *world, struct sc_error *error) {

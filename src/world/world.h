@@ -81,6 +81,8 @@ void sc_world_fault(struct sc_world *world, const struct sc_error *suspect);
 /* The first cause: the hub's sentence if it comes within 200 ms, else this rank's own.
  * WRONG_STATE when there is none. */
 spark_comm_status sc_world_cause(struct sc_world *world, struct sc_error *cause);
+/* The same without waiting: the hub's sentence if it is here, else this rank's own. False: none. */
+bool sc_world_peek_cause(struct sc_world *world, struct sc_error *cause);
 /* This rank gives up: as sc_world_fault with ABORTED; peers hear "rank 1 aborted". Any thread,
  * returns at once. */
 void sc_world_abort(struct sc_world *world);
@@ -95,6 +97,9 @@ void sc_world_health(const struct sc_world *world, spark_comm_health_report *rep
 /* ---- Status lines and waiting ---- */
 /* This rank's own line, to be written by the api. Never NULL. */
 struct sc_world_line *sc_world_own_line(struct sc_world *world, int lane);
+/* Whose messages the group that is about to run exchanges; the monitor asks when a rank has left.
+ * Data lane held, before the line is written. */
+void sc_world_show_group(struct sc_world *world, const spark_comm_op *posts, size_t count);
 /* How this rank waits on a lane; the doorbells of all ranks on it (index by rank; NULL unless
  * one host). */
 const struct sc_wait_policy *sc_world_policy(const struct sc_world *world, int lane);

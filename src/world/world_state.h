@@ -5,6 +5,10 @@
  * thread while there is no monitor yet, or after it has been joined.
  *
  * Everything that belongs to one epoch is in struct sc_epoch, which a reconnect replaces as a whole.
+ *
+ * Locks: those of a link, an inbox, a gather and the verdict are leaves, held for a few instructions
+ * and a non-blocking system call at most. interrupt_lock is held while the backend's interrupt runs,
+ * and taken with no other lock held.
  */
 #ifndef SC_WORLD_WORLD_STATE_H
 #define SC_WORLD_WORLD_STATE_H
@@ -19,6 +23,7 @@
 #include "world/wire.h"
 #include "world/world.h"
 
+#define SC_WORLD_MAX_RANKS 4096 /* the range of world_size */
 #define SC_HUB 0 /* rank of the hub */
 
 /* How long a caller may take from connecting to a whole hello, and a listener to answer. */
@@ -217,12 +222,15 @@ struct sc_world {
     const struct sc_settings *settings;
     const struct sc_log *log;
     int rank, size;
-    bool leaving; /* sc_world_leave was called: calls of this rank were cut off */
+    _Atomic bool leaving; /* sc_world_leave was called: calls of this rank were cut off. Relaxed */
     struct sc_auth auth;
     struct sc_epoch *epoch;
     struct sc_door door;
     struct sc_monitor monitor;
     struct sc_verdict verdict;
+    /* Bit per rank with which the running group exchanges messages. Data lane writes, relaxed: the
+     * line's submit_ticks is released after it, and the monitor acquires that. */
+    _Atomic uint64_t group_peers[SC_WORLD_MAX_RANKS / 64];
     char head[80]; /* text: address of the hub */
 };
 
@@ -355,6 +363,8 @@ void sc_commands_take_credit(struct sc_world *world, const struct sc_wire_header
 void sc_verdict_init(struct sc_verdict *verdict);
 /* The hub's sentence: becomes the cause unless this rank's own has already been told to a caller. */
 void sc_verdict_adopt(struct sc_world *world, const struct sc_error *cause);
+/* Sends `cause` to `rank`: a VERDICT from the hub, a FAULT from others. */
+void sc_verdict_tell(struct sc_world *world, int rank, const struct sc_error *cause);
 /* Tells `rank` the cause, if there is one, so that no goodbye overtakes it. */
 void sc_verdict_repeat(struct sc_world *world, int rank);
 /* A rank is lost for this reason. Monitor. */

@@ -25,7 +25,7 @@ struct board {
 };
 
 static struct board *board;
-static long fail_after = -1;  /* allocations that the odd rank may make */
+static long fail_after = -1; /* allocations that the odd rank may make */
 static int spare_descriptors = -1; /* that the odd rank may open */
 static int odd_rank;
 
@@ -191,10 +191,8 @@ static void test_limit_of_24(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_of_head),
-        cmocka_unit_test(test_memory_of_worker),
-        cmocka_unit_test(test_descriptors_of_head),
-        cmocka_unit_test(test_descriptors_of_worker),
+        cmocka_unit_test(test_memory_of_head),      cmocka_unit_test(test_memory_of_worker),
+        cmocka_unit_test(test_descriptors_of_head), cmocka_unit_test(test_descriptors_of_worker),
         cmocka_unit_test(test_limit_of_24),
     };
     board = world_board(sizeof *board);

@@ -113,7 +113,7 @@ static void test_library_version(void **state) {
     char sentence[96];
     (void)state;
     world_prepare(&odd, &plan, 1);
-    odd.arg = (void *)(uintptr_t)"9.8.7";
+    odd.arg = (void *)(uintptr_t) "9.8.7";
     snprintf(sentence, sizeof sentence, "rank 1 runs spark_comm 9.8.7 and the head %s",
              spark_comm_version());
     expect_refusal(&plan, &odd, sentence);
@@ -261,8 +261,8 @@ static void test_duplicate_rank(void **state) {
     start(&odd);
     finish(&odd);
     assert_int_equal(odd.status, SPARK_COMM_REFUSED);
-    snprintf(sentence, sizeof sentence, "rank 1 is held by process %d at 127.0.0.1:",
-             (int)getpid());
+    snprintf(sentence, sizeof sentence,
+             "rank 1 is held by process %d at 127.0.0.1:", (int)getpid());
     assert_non_null(strstr(odd.error.message, sentence));
     world_prepare(&ranks[2], &plan, 2);
     start(&ranks[2]);

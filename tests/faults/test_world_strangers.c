@@ -48,7 +48,7 @@ static int connect_to(int port) {
 }
 
 static void say_hello(struct stranger *stranger, unsigned seed) {
-    static const unsigned char huge[] = {'S', 'P', 'K', 'C', 'O', 'M', 'M', '1', 1,    0,   0,
+    static const unsigned char huge[] = {'S', 'P', 'K', 'C', 'O', 'M', 'M', '1', 1,   0,   0,
                                          0,   255, 255, 255, 255, 255, 255, 255, 127, 255, 255};
     unsigned char bytes[4096];
 
@@ -153,7 +153,7 @@ static void test_strangers(void **state) {
     expect_all_closed();
     for (int i = 0; i < 3; i++)
         assert_true(last + INT64_C(5000000000) > last + ranks[i].open_ns);
-    /* Under a sanitizer memory is another thing. */
+        /* Under a sanitizer memory is another thing. */
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     assert_true(resident_kib() - before < 10 * 1024);
 #else

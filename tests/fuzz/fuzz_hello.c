@@ -63,11 +63,10 @@ static void say(int fd, const uint8_t *data, size_t size) {
 
 static void decode_all(const uint8_t *data, size_t size) {
     /* A block of just the record's size, so that a sanitizer sees a read past it. */
-    static const size_t sizes[] = {SC_WIRE_PREAMBLE_BYTES, SC_WIRE_CHALLENGE_BYTES,
-                                   SC_WIRE_HELLO_BYTES,    SC_WIRE_HEADER_BYTES,
-                                   SC_WIRE_FAULT_BYTES,    SC_WIRE_MEMBER_BYTES,
-                                   SC_WIRE_WELCOME_BYTES,  SC_WIRE_LINES_BYTES,
-                                   SC_WIRE_TICKET_BYTES};
+    static const size_t sizes[] = {
+        SC_WIRE_PREAMBLE_BYTES, SC_WIRE_CHALLENGE_BYTES, SC_WIRE_HELLO_BYTES,
+        SC_WIRE_HEADER_BYTES,   SC_WIRE_FAULT_BYTES,     SC_WIRE_MEMBER_BYTES,
+        SC_WIRE_WELCOME_BYTES,  SC_WIRE_LINES_BYTES,     SC_WIRE_TICKET_BYTES};
     union {
         struct sc_wire_preamble preamble;
         struct sc_wire_challenge challenge;

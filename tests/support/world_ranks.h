@@ -28,18 +28,18 @@
 #define WORLD_MAX_RANKS 256
 
 /* A failed check ends the process: a rank in a thread cannot use cmocka's long jump. */
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) world_check_failed(__FILE__, __LINE__, #condition, NULL);                \
+#define CHECK(condition)                                                            \
+    do {                                                                            \
+        if (!(condition)) world_check_failed(__FILE__, __LINE__, #condition, NULL); \
     } while (0)
-#define CHECK_STATUS(rank_pointer, got, want)                                                      \
-    do {                                                                                           \
-        int got_ = (int)(got);                                                                     \
-        if (got_ != (int)(want)) {                                                                 \
-            fprintf(stderr, "rank %d: status %d, wanted %d\n", (rank_pointer)->rank, got_,         \
-                    (int)(want));                                                                  \
-            world_check_failed(__FILE__, __LINE__, #got, (rank_pointer)->error.message);           \
-        }                                                                                          \
+#define CHECK_STATUS(rank_pointer, got, want)                                              \
+    do {                                                                                   \
+        int got_ = (int)(got);                                                             \
+        if (got_ != (int)(want)) {                                                         \
+            fprintf(stderr, "rank %d: status %d, wanted %d\n", (rank_pointer)->rank, got_, \
+                    (int)(want));                                                          \
+            world_check_failed(__FILE__, __LINE__, #got, (rank_pointer)->error.message);   \
+        }                                                                                  \
     } while (0)
 
 static inline void world_check_failed(const char *file, int line, const char *what,
@@ -66,8 +66,8 @@ struct world_rank {
     struct sc_log log;
     struct sc_world *world; /* NULL: did not open */
     spark_comm_status status; /* of the open */
-    struct sc_error error;    /* of the last call */
-    int64_t open_ns;          /* how long the open took */
+    struct sc_error error; /* of the last call */
+    int64_t open_ns; /* how long the open took */
     void (*body)(struct world_rank *rank);
     void *arg;
     pthread_t thread;

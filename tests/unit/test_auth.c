@@ -44,8 +44,12 @@ static bool tags_agree(const struct sc_auth *a, const struct handshake *x, const
 }
 
 static void test_tokens(void **state) {
-    static const char *const tokens[] = {"", "a", "b", "aa", "a longer one, of more than 64 bytes, "
-                                                             "which no key could hold as it is....",
+    static const char *const tokens[] = {"",
+                                         "a",
+                                         "b",
+                                         "aa",
+                                         "a longer one, of more than 64 bytes, "
+                                         "which no key could hold as it is....",
                                          "a longer one, of more than 64 bytes, which no key could "
                                          "hold as it is...!"};
     struct handshake shake = some_handshake();
@@ -72,8 +76,8 @@ static void test_content(void **state) {
         uint8_t *byte = (uint8_t *)&other + i;
         *byte ^= 0x10;
         bool in_nonces = byte < other.challenge;
-        bool in_proof = byte >= other.challenge &&
-                        byte < other.challenge + SC_WIRE_CHALLENGE_COVERED;
+        bool in_proof =
+            byte >= other.challenge && byte < other.challenge + SC_WIRE_CHALLENGE_COVERED;
         bool in_tag = byte >= other.hello && byte < other.hello + SC_WIRE_HELLO_COVERED;
         assert_int_equal(proofs_agree(&auth, &shake, &auth, &other), !in_nonces && !in_proof);
         assert_int_equal(tags_agree(&auth, &shake, &auth, &other), !in_nonces && !in_tag);

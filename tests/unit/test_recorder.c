@@ -107,7 +107,7 @@ static void the_file_outlives_its_owner(void **state) {
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFSIGNALED(status));
-    snprintf(path, sizeof path, "%s/spark_comm.3.%ld.trace", folder, (long)child);
+    snprintf(path, sizeof path, "%s/spark_comm.3.%ld.0.trace", folder, (long)child);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     static unsigned char bytes[SC_RECORDER_HEADER_BYTES + 2 * 64 * 64];
@@ -123,6 +123,32 @@ static void the_file_outlives_its_owner(void **state) {
     assert_int_equal(records[4].number, 5);
     assert_int_equal(records[4].sequence, 2 * 4 + 2);
     unlink(path);
+    rmdir(folder);
+}
+
+/* Two communicators of one process and rank number: each has a file, none is cut off. */
+static void two_of_one_process_do_not_meet(void **state) {
+    (void)state;
+    char folder[] = "/tmp/spark_comm-recorder-XXXXXX", path[600];
+    assert_non_null(mkdtemp(folder));
+    struct sc_settings settings = settings_for(folder, 64);
+    struct sc_recorder first, second;
+    struct sc_recorder_entry entry;
+    assert_int_equal(sc_recorder_open(&first, &settings, "shm", NULL), SPARK_COMM_OK);
+    write_one(&first, SPARK_COMM_LANE_DATA, 1);
+    assert_int_equal(sc_recorder_open(&second, &settings, "shm", NULL), SPARK_COMM_OK);
+    write_one(&second, SPARK_COMM_LANE_DATA, 50);
+    write_one(&first, SPARK_COMM_LANE_DATA, 2);
+    assert_true(sc_recorder_read(&first, SPARK_COMM_LANE_DATA, 0, &entry));
+    assert_int_equal(entry.number, 1);
+    assert_true(sc_recorder_read(&second, SPARK_COMM_LANE_DATA, 0, &entry));
+    assert_int_equal(entry.number, 50);
+    sc_recorder_close(&first);
+    sc_recorder_close(&second);
+    for (int nth = 0; nth < 2; nth++) {
+        snprintf(path, sizeof path, "%s/spark_comm.3.%ld.%d.trace", folder, (long)getpid(), nth);
+        assert_int_equal(unlink(path), 0);
+    }
     rmdir(folder);
 }
 
@@ -182,7 +208,8 @@ static void json_lines_say_what_happened(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(last_records_are_read),        cmocka_unit_test(no_torn_record_is_shown),
-        cmocka_unit_test(the_file_outlives_its_owner),  cmocka_unit_test(a_missing_folder_is_named),
+        cmocka_unit_test(the_file_outlives_its_owner),  cmocka_unit_test(two_of_one_process_do_not_meet),
+        cmocka_unit_test(a_missing_folder_is_named),
         cmocka_unit_test(json_lines_say_what_happened),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

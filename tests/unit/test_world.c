@@ -55,9 +55,9 @@ static void test_alone(void **state) {
     assert_true(sc_world_one_host(world));
     assert_int_equal(sc_world_members(world)[0].pid, getpid());
     assert_non_null(sc_world_own_line(world, SPARK_COMM_LANE_DATA));
-    assert_int_equal(sc_world_all_gather(world, 1, 1, &value, &all, sizeof value, in_ms(100),
-                                         &rank->error),
-                     SPARK_COMM_OK);
+    assert_int_equal(
+        sc_world_all_gather(world, 1, 1, &value, &all, sizeof value, in_ms(100), &rank->error),
+        SPARK_COMM_OK);
     assert_int_equal(all, 7);
     assert_int_equal(sc_world_command_send(world, SC_WORLD_RECORD_COMMAND, 1, 0, &value,
                                            sizeof value, in_ms(100), &rank->error),
@@ -192,9 +192,9 @@ static void body_gather_mismatch(struct world_rank *rank) {
     struct sc_error cause;
 
     world_enter(rank, SPARK_COMM_LANE_DATA, SPARK_COMM_OP_EXCHANGE_HOST, -1, 5);
-    spark_comm_status st = sc_world_all_gather(
-        rank->world, what == 0 && odd ? 6 : 5, what == 1 && odd ? 8u : 9u, send, recv,
-        what == 2 && odd ? 12 : 16, in_ms(20000), &rank->error);
+    spark_comm_status st =
+        sc_world_all_gather(rank->world, what == 0 && odd ? 6 : 5, what == 1 && odd ? 8u : 9u, send,
+                            recv, what == 2 && odd ? 12 : 16, in_ms(20000), &rank->error);
     CHECK_STATUS(rank, st, SPARK_COMM_MISMATCH);
     sc_world_fault(rank->world, &rank->error);
     CHECK(sc_world_cause(rank->world, &cause) == SPARK_COMM_OK);
@@ -219,9 +219,8 @@ static void body_gather_timeout(struct world_rank *rank) {
     int64_t start = sc_deadline_now();
 
     if (rank->rank != 1) {
-        spark_comm_status st = sc_world_all_gather(rank->world, 1, 0, &send, recv, 1,
-                                                   in_ms(rank->rank == 0 ? 300 : 2000),
-                                                   &rank->error);
+        spark_comm_status st = sc_world_all_gather(
+            rank->world, 1, 0, &send, recv, 1, in_ms(rank->rank == 0 ? 300 : 2000), &rank->error);
         if (rank->rank == 0) {
             CHECK_STATUS(rank, st, SPARK_COMM_OP_TIMEOUT);
             CHECK(rank->error.peer == 1);
@@ -289,10 +288,9 @@ static void body_share(struct world_rank *rank) {
     check_region(rank, 0, 4096, 3);
     check_region(rank, 0, 3 * 65536, 4);
     /* More than there is: the same on all ranks, and the world stays good. */
-    CHECK_STATUS(rank,
-                 sc_world_share(rank->world, (size_t)1 << 46, 0, in_ms(20000), &mapping,
-                                &rank->error),
-                 SPARK_COMM_NO_MEMORY);
+    CHECK_STATUS(
+        rank, sc_world_share(rank->world, (size_t)1 << 46, 0, in_ms(20000), &mapping, &rank->error),
+        SPARK_COMM_NO_MEMORY);
     CHECK(strncmp(rank->error.message, "rank 0: ", 8) == 0 && rank->error.peer == 0);
     CHECK(mapping.address == NULL);
     CHECK_STATUS(rank,
@@ -319,10 +317,9 @@ static spark_comm_status command(struct world_rank *rank, int root, int kind, ui
     if (rank->rank == root)
         return sc_world_command_send(rank->world, kind, number, digest, data, bytes, in_ms(ms),
                                      &rank->error);
-    spark_comm_status st =
-        sc_world_command_recv(rank->world, root, kind, number, digest, data, bytes, &got,
-                              ms == SPARK_COMM_FOREVER ? SC_DEADLINE_NEVER : in_ms(ms),
-                              &rank->error);
+    spark_comm_status st = sc_world_command_recv(
+        rank->world, root, kind, number, digest, data, bytes, &got,
+        ms == SPARK_COMM_FOREVER ? SC_DEADLINE_NEVER : in_ms(ms), &rank->error);
     if (st == SPARK_COMM_OK) CHECK(got == bytes);
     return st;
 }
@@ -339,8 +336,10 @@ static void body_commands(struct world_rank *rank) {
         int root = round % size;
         int kind = round % 3 == 0 ? SC_WORLD_RECORD_COMMAND : SC_WORLD_RECORD_BROADCAST;
         fill(want, bytes, root, ++number);
-        if (rank->rank == root) memcpy(data, want, bytes);
-        else memset(data, 0, bytes);
+        if (rank->rank == root)
+            memcpy(data, want, bytes);
+        else
+            memset(data, 0, bytes);
         CHECK_STATUS(rank, command(rank, root, kind, number, 77, data, bytes, 20000),
                      SPARK_COMM_OK);
         CHECK(memcmp(data, want, bytes) == 0);
@@ -374,8 +373,8 @@ static void body_flood(struct world_rank *rank) {
                      SPARK_COMM_OK);
         unsigned char last = data[bytes - 1];
         fill(data + bytes - 1, 1, root, number);
-        data[bytes - 1] = (unsigned char)((uint64_t)root * 31 + number * 7 + (bytes - 1) * 3 +
-                                          (bytes - 1) / 251);
+        data[bytes - 1] =
+            (unsigned char)((uint64_t)root * 31 + number * 7 + (bytes - 1) * 3 + (bytes - 1) / 251);
         CHECK(data[bytes - 1] == last);
     }
     CHECK_STATUS(rank, world_barrier(rank, 1), SPARK_COMM_OK);
@@ -437,11 +436,12 @@ static void body_command_mismatch(struct world_rank *rank) {
         CHECK_STATUS(rank, command(rank, 0, kind, 3, 1, &word, 4, 5000), SPARK_COMM_OK);
     } else {
         if (what == 1) kind = SC_WORLD_RECORD_COMMAND;
-        spark_comm_status st = command(rank, 0, kind, what == 0 ? 4 : 3, what >= 2 ? 2 : 1, &word,
-                                       4, 5000);
+        spark_comm_status st =
+            command(rank, 0, kind, what == 0 ? 4 : 3, what >= 2 ? 2 : 1, &word, 4, 5000);
         CHECK_STATUS(rank, st, what == 3 ? SPARK_COMM_OK : SPARK_COMM_MISMATCH);
-        if (what != 3) CHECK(strstr(rank->error.message, "rank 0 sent a broadcast of 4 bytes as "
-                                                         "#3 of the command lane") != NULL);
+        if (what != 3)
+            CHECK(strstr(rank->error.message, "rank 0 sent a broadcast of 4 bytes as "
+                                              "#3 of the command lane") != NULL);
         if (what == 0) CHECK(strstr(rank->error.message, "of 4 bytes as #4") != NULL);
         if (what == 1) CHECK(strstr(rank->error.message, "receives a command of") != NULL);
     }
@@ -517,7 +517,8 @@ static void body_fault(struct world_rank *rank) {
     }
     world_await_poison(rank);
     CHECK(sc_world_cause(rank->world, &cause) == SPARK_COMM_OK);
-    CHECK(cause.status == SPARK_COMM_BACKEND && *sc_world_poison(rank->world) == SPARK_COMM_BACKEND);
+    CHECK(cause.status == SPARK_COMM_BACKEND &&
+          *sc_world_poison(rank->world) == SPARK_COMM_BACKEND);
     CHECK(cause.peer == 2 && cause.native_code == -17 && cause.epoch == 1);
     CHECK(cause.operation == SPARK_COMM_OP_ALL_REDUCE && cause.sequence == 1841);
     char want[64];
@@ -592,8 +593,8 @@ static void body_abort_receive(struct world_rank *rank) {
     if (rank->rank == 0) {
         world_await_poison(rank);
     } else {
-        spark_comm_status st = command(rank, 0, SC_WORLD_RECORD_COMMAND, 1, 0, &word, 4,
-                                       SPARK_COMM_FOREVER);
+        spark_comm_status st =
+            command(rank, 0, SC_WORLD_RECORD_COMMAND, 1, 0, &word, 4, SPARK_COMM_FOREVER);
         CHECK_STATUS(rank, st, SPARK_COMM_ABORTED);
     }
     CHECK(sc_world_cause(rank->world, &cause) == SPARK_COMM_OK);
@@ -696,8 +697,10 @@ static void body_needed(struct world_rank *rank) {
     int64_t start = sc_deadline_now();
     spark_comm_status st = wait_in(rank, test);
     CHECK(world_ms_since(start) < 3000);
-    if (st == SPARK_COMM_PEER_LOST) sc_world_fault(rank->world, &rank->error);
-    else CHECK_STATUS(rank, st, SPARK_COMM_ABORTED);
+    if (st == SPARK_COMM_PEER_LOST)
+        sc_world_fault(rank->world, &rank->error);
+    else
+        CHECK_STATUS(rank, st, SPARK_COMM_ABORTED);
     CHECK(sc_world_cause(rank->world, &cause) == SPARK_COMM_OK);
     snprintf(want, sizeof want, "rank %d closed", test->leaver);
     CHECK(cause.status == SPARK_COMM_PEER_LOST && cause.peer == test->leaver);
@@ -861,8 +864,7 @@ static void body_last_barrier(struct world_rank *rank) {
         for (int i = 0; i < size; i++)
             sc_wait_ring(policy, sc_world_doorbell(rank->world, i, SPARK_COMM_LANE_DATA));
         for (int i = 0; i < size; i++)
-            CHECK_STATUS(rank,
-                         sc_wait_counter(policy, &counters[i].arrived, number, in_ms(10000)),
+            CHECK_STATUS(rank, sc_wait_counter(policy, &counters[i].arrived, number, in_ms(10000)),
                          SPARK_COMM_OK);
         world_done(rank, SPARK_COMM_LANE_DATA, number);
     }
@@ -884,28 +886,17 @@ static void test_last_barrier(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_members),
-        cmocka_unit_test(test_token),
-        cmocka_unit_test(test_nothing_left),
-        cmocka_unit_test(test_gather),
-        cmocka_unit_test(test_gather_mismatch),
-        cmocka_unit_test(test_gather_timeout),
-        cmocka_unit_test(test_share),
-        cmocka_unit_test(test_commands),
-        cmocka_unit_test(test_flood),
-        cmocka_unit_test(test_small_buffer),
-        cmocka_unit_test(test_command_mismatch),
-        cmocka_unit_test(test_window),
-        cmocka_unit_test(test_fault),
-        cmocka_unit_test(test_two_faults),
-        cmocka_unit_test(test_abort_receive),
-        cmocka_unit_test(test_leave_in_order),
-        cmocka_unit_test(test_needed),
-        cmocka_unit_test(test_needed_later),
-        cmocka_unit_test(test_late_reader),
-        cmocka_unit_test(test_cut_off),
-        cmocka_unit_test(test_last_barrier),
+        cmocka_unit_test(test_alone),          cmocka_unit_test(test_members),
+        cmocka_unit_test(test_token),          cmocka_unit_test(test_nothing_left),
+        cmocka_unit_test(test_gather),         cmocka_unit_test(test_gather_mismatch),
+        cmocka_unit_test(test_gather_timeout), cmocka_unit_test(test_share),
+        cmocka_unit_test(test_commands),       cmocka_unit_test(test_flood),
+        cmocka_unit_test(test_small_buffer),   cmocka_unit_test(test_command_mismatch),
+        cmocka_unit_test(test_window),         cmocka_unit_test(test_fault),
+        cmocka_unit_test(test_two_faults),     cmocka_unit_test(test_abort_receive),
+        cmocka_unit_test(test_leave_in_order), cmocka_unit_test(test_needed),
+        cmocka_unit_test(test_needed_later),   cmocka_unit_test(test_late_reader),
+        cmocka_unit_test(test_cut_off),        cmocka_unit_test(test_last_barrier),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
