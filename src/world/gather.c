@@ -20,6 +20,8 @@
 #include "base/status.h"
 #include "world/world_state.h"
 
+/* From a fault that the monitor found to the poison that it sets. */
+#define FAULT_PATIENCE_MS 1000
 #define VOTE_BIT (UINT64_C(1) << 63) /* numbers of votes made between operations, see host.c */
 
 static uint64_t own_descriptor(const struct sc_world *world) {
@@ -181,13 +183,27 @@ static spark_comm_status distribute(struct sc_world *world, const struct sc_wire
                 sc_link_send(world, &epoch->peers[rank].link, &header, table + offset, deadline);
             /* A closed link is the monitor's to judge. */
             if (st == SPARK_COMM_ABORTED) return sc_verdict_end(world, error);
-            if (st != SPARK_COMM_OK && st != SPARK_COMM_PEER_LOST)
-                return sc_error_set(error, st, rank, 0, "the result cannot be sent to rank %d: %s",
-                                    rank, sc_status_text((int)st));
+            if (st == SPARK_COMM_OK || st == SPARK_COMM_PEER_LOST) continue;
+            /* Others may have the result already: this is no case of "nothing happened". */
+            return sc_error_set(error, sc_status_is_fatal((int)st) ? st : SPARK_COMM_ABORTED, rank,
+                                0, "the result cannot be sent to rank %d: %s", rank,
+                                sc_status_text((int)st));
         }
         offset += piece;
     } while (offset < total);
     return SPARK_COMM_OK;
+}
+
+static bool never(void *arg) {
+    (void)arg;
+    return false;
+}
+
+/* The monitor has found a fault in this round and is about to raise it. */
+static spark_comm_status found_at_fault(struct sc_world *world, struct sc_error *error) {
+    sc_wait_until(&world->epoch->inner[SPARK_COMM_LANE_DATA], never, NULL,
+                  sc_deadline_after(FAULT_PATIENCE_MS));
+    return sc_verdict_end(world, error);
 }
 
 static spark_comm_status run_hub(struct sc_world *world, const struct sc_wire_header *own,
@@ -198,6 +214,8 @@ static spark_comm_status run_hub(struct sc_world *world, const struct sc_wire_he
     struct round round = {world, atomic_load_explicit(&gather->rounds, memory_order_relaxed) + 1};
     spark_comm_status st = file(world, own, send, error);
 
+    if (st == SPARK_COMM_ABORTED && error->status == SPARK_COMM_OK)
+        return found_at_fault(world, error);
     if (st != SPARK_COMM_OK) return st;
     st = sc_wait_until(&epoch->inner[SPARK_COMM_LANE_DATA], is_full, &round, deadline);
     if (st == SPARK_COMM_OP_TIMEOUT) return timed_out(world, error);
@@ -238,9 +256,10 @@ static spark_comm_status run_worker(struct sc_world *world, const struct sc_wire
     if (st == SPARK_COMM_OP_TIMEOUT)
         return sc_error_set(error, st, -1, 0, "not all ranks have entered it");
     if (st == SPARK_COMM_ABORTED) return sc_verdict_end(world, error);
+    /* The others wait for this part, and the round's number is used up. */
     if (st != SPARK_COMM_OK)
-        return sc_error_set(error, st, -1, 0, "its part cannot be sent: %s",
-                            sc_status_text((int)st));
+        return sc_error_set(error, sc_status_is_fatal((int)st) ? st : SPARK_COMM_ABORTED, -1, 0,
+                            "its part cannot be sent: %s", sc_status_text((int)st));
     return SPARK_COMM_OK;
 }
 

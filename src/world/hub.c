@@ -17,6 +17,7 @@
 #include "base/deadline.h"
 #include "base/dtype.h"
 #include "os/thread.h"
+#include "base/status.h"
 #include "world/world_state.h"
 
 #define MEMBERS_AT_ONCE 64 /* in one record */
@@ -97,6 +98,7 @@ void sc_hub_admit(struct sc_world *world, const struct sc_wire_hello *hello, int
     memcpy(member->version, hello->library, sizeof member->version);
     peer->same_ids = has_same_ids(hello);
     peer->stated = hello->epoch;
+    peer->gave_up = false;
     atomic_store_explicit(&peer->heard, sc_deadline_now(), memory_order_relaxed);
     atomic_store_explicit(&peer->state, SC_PEER_PRESENT, memory_order_release);
     sc_log_write(world->log, SPARK_COMM_LOG_INFO, "rank %d has come (process %d at %s)",
@@ -111,21 +113,27 @@ void sc_hub_vacate(struct sc_world *world, int rank) {
     sc_log_write(world->log, SPARK_COMM_LOG_WARN, "rank %d went away before all had come", rank);
 }
 
-static int count_absent(const struct sc_world *world) {
+/* Ranks whose place is free; `never`: only those that have not been here and given up. */
+static bool is_absent(const struct sc_world *world, int rank, bool never) {
+    if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT) return false;
+    return !never || !world->epoch->peers[rank].gave_up;
+}
+
+static int count_absent(const struct sc_world *world, bool never) {
     int absent = 0;
 
     for (int rank = SC_HUB + 1; rank < world->size; rank++)
-        absent += sc_peer_state(world->epoch, rank) != SC_PEER_PRESENT;
+        absent += is_absent(world, rank, never);
     return absent;
 }
 
 /* "rank 2", "ranks 2 and 5", "ranks 1, 2, 3 and 40 more". */
-static void list_absent(const struct sc_world *world, int absent, char *text, size_t size) {
+static void list_absent(const struct sc_world *world, bool never, char *text, size_t size) {
+    int absent = count_absent(world, never), listed = 0;
     int used = snprintf(text, size, absent == 1 ? "rank" : "ranks");
-    int listed = 0;
 
     for (int rank = SC_HUB + 1; rank < world->size; rank++) {
-        if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT) continue;
+        if (!is_absent(world, rank, never)) continue;
         bool is_last = ++listed == absent;
         const char *join = listed == 1 ? " " : is_last ? " and " : ", ";
         if ((size_t)used + 32 > size) {
@@ -136,17 +144,21 @@ static void list_absent(const struct sc_world *world, int absent, char *text, si
     }
 }
 
+/* Ranks whose own time was over a moment earlier are not the ones that were waited for. */
 static spark_comm_status never_came(const struct sc_world *world, int ms, struct sc_error *error) {
+    bool never = count_absent(world, true) > 0;
     char ranks[192];
 
-    list_absent(world, count_absent(world), ranks, sizeof ranks);
-    return sc_error_set(error, SPARK_COMM_OPEN_TIMEOUT, -1, 0, "%s never came to %s within %.1f s",
-                        ranks, world->head, ms / 1000.0);
+    list_absent(world, never, ranks, sizeof ranks);
+    return sc_error_set(error, SPARK_COMM_OPEN_TIMEOUT, -1, 0, "%s %s to %s within %.1f s", ranks,
+                        never ? "never came" : "came, gave up and did not come back", world->head,
+                        ms / 1000.0);
 }
 
 void sc_hub_excuse(struct sc_world *world, int rank, int ms) {
     struct sc_error reason;
 
+    world->epoch->peers[rank].gave_up = true;
     sc_error_clear(&reason);
     never_came(world, ms, &reason);
     sc_verdict_tell(world, rank, &reason);
@@ -195,12 +207,13 @@ static spark_comm_status listen_on_all(struct sc_world *world, struct sc_error *
 
 /* ---- The epoch begins ---- */
 
-static void send_members(struct sc_world *world, int rank) {
+static spark_comm_status send_members(struct sc_world *world, int rank, struct sc_error *error) {
     struct sc_epoch *epoch = world->epoch;
     struct sc_link *link = &epoch->peers[rank].link;
     uint8_t payload[MEMBERS_AT_ONCE * SC_WIRE_MEMBER_BYTES];
+    spark_comm_status st = SPARK_COMM_OK;
 
-    for (int first = 0; first < world->size; first += MEMBERS_AT_ONCE) {
+    for (int first = 0; first < world->size && st == SPARK_COMM_OK; first += MEMBERS_AT_ONCE) {
         int left = world->size - first;
         int count = left < MEMBERS_AT_ONCE ? left : MEMBERS_AT_ONCE;
         struct sc_wire_header header =
@@ -209,11 +222,15 @@ static void send_members(struct sc_world *world, int rank) {
         for (int i = 0; i < count; i++)
             sc_wire_put_member(payload + (size_t)i * SC_WIRE_MEMBER_BYTES,
                                &epoch->members[first + i]);
-        sc_link_send(world, link, &header, payload, SC_LINK_NOW);
+        st = sc_link_send(world, link, &header, payload, SC_LINK_NOW);
     }
     struct sc_wire_header header = sc_header(world, SC_WIRE_WELCOME, SC_WIRE_WELCOME_BYTES);
     sc_wire_put_welcome(payload, &epoch->welcome);
-    sc_link_send(world, link, &header, payload, SC_LINK_NOW);
+    if (st == SPARK_COMM_OK) st = sc_link_send(world, link, &header, payload, SC_LINK_NOW);
+    /* A closed link is the monitor's to judge. */
+    if (st == SPARK_COMM_OK || st == SPARK_COMM_PEER_LOST) return SPARK_COMM_OK;
+    return sc_error_set(error, st, rank, 0, "rank %d cannot be told who the members are: %s", rank,
+                        sc_status_text((int)st));
 }
 
 static spark_comm_status begin_epoch(struct sc_world *world, struct sc_error *error) {
@@ -231,16 +248,16 @@ static spark_comm_status begin_epoch(struct sc_world *world, struct sc_error *er
         if (epoch->peers[rank].stated > last) last = epoch->peers[rank].stated;
     epoch->number = last + 1;
     world->monitor.phase = SC_PHASE_RUNNING;
-    for (int rank = SC_HUB + 1; rank < world->size; rank++)
-        send_members(world, rank);
-    return SPARK_COMM_OK;
+    for (int rank = SC_HUB + 1; rank < world->size && st == SPARK_COMM_OK; rank++)
+        st = send_members(world, rank, error);
+    return st;
 }
 
 spark_comm_status sc_hub_gather(struct sc_world *world, int64_t deadline, struct sc_error *error) {
     spark_comm_status st = listen_on_all(world, error);
 
     world->monitor.phase = SC_PHASE_GATHERING;
-    while (st == SPARK_COMM_OK && count_absent(world) > 0) {
+    while (st == SPARK_COMM_OK && count_absent(world, false) > 0) {
         if (sc_deadline_passed(deadline))
             st = never_came(world, world->settings->rendezvous_timeout_ms, error);
         else

@@ -80,6 +80,7 @@ struct sc_peer {
     int pidfd; /* -1: none */
     bool same_ids; /* hub: its host's ids are those of the hub */
     uint32_t stated; /* hub: epoch of its hello */
+    bool gave_up; /* hub: its own time was over before all had come */
 };
 
 /* ---- gather.c ---- */

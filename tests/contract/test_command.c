@@ -166,7 +166,7 @@ static const struct contract_test tests[] = {
     {"matrix", {.run = matrix}, 0},
     {"engine_steps", {.run = engine_steps}, CONTRACT_SEVERAL},
     {"little_room", {.run = little_room}, CONTRACT_SEVERAL},
-    {"idle", {.run = idle, .tune = tune_short}, CONTRACT_SEVERAL},
+    {"idle", {.run = idle, .tune = tune_short}, CONTRACT_PAIR},
     {"slow_receivers", {.run = slow_receivers}, CONTRACT_SEVERAL},
     {"refusals", {.run = refusals}, 0},
 };

@@ -400,7 +400,7 @@ static void describe(struct harness_rank *rank) {
 static const struct contract_test tests[] = {
     {"fresh_health", {.run = fresh_health}, 0},
     {"numbers", {.run = numbers}, 0},
-    {"activity", {.run = activity, .tune = tune_four_seconds}, CONTRACT_SEVERAL},
+    {"activity", {.run = activity, .tune = tune_four_seconds}, CONTRACT_PAIR},
     {"idle_receive_is_idle",
      {.run = idle_receive_is_idle, .tune = tune_four_seconds},
      CONTRACT_PAIR},

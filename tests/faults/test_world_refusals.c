@@ -363,6 +363,28 @@ static void test_missing_ranks(void **state) {
     }
 }
 
+/* One whose own time was over a little earlier is not named among those that never came. */
+static void test_missing_after_another_gave_up(void **state) {
+    struct world_plan plan = world_plan_for(3);
+    static const char *const within[2] = {"1.5", "0.5"};
+    char want[96];
+    (void)state;
+
+    plan.rendezvous_ms = 1500;
+    for (int i = 0; i < 2; i++) {
+        world_prepare(&ranks[i], &plan, i);
+        if (i == 1) ranks[i].settings.rendezvous_timeout_ms = 500;
+        start(&ranks[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        finish(&ranks[i]);
+        assert_int_equal(ranks[i].status, SPARK_COMM_OPEN_TIMEOUT);
+        snprintf(want, sizeof want, "rank 2 never came to 127.0.0.1:%d within %s s", plan.port,
+                 within[i]);
+        assert_string_equal(ranks[i].error.message, want);
+    }
+}
+
 /* A rank whose own time is over first is told who is missing; its place is free again. */
 static void test_impatient_rank(void **state) {
     struct world_plan plan = world_plan_for(3);
@@ -494,6 +516,7 @@ int main(void) {
         cmocka_unit_test(test_port_taken),
         cmocka_unit_test(test_address_elsewhere),
         cmocka_unit_test(test_missing_ranks),
+        cmocka_unit_test(test_missing_after_another_gave_up),
         cmocka_unit_test(test_impatient_rank),
         cmocka_unit_test(test_no_head),
         cmocka_unit_test(test_strange_listener),
