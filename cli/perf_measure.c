@@ -60,6 +60,7 @@ static spark_comm_status take_slowest(struct timing *t, size_t count) {
 
 /* 0x3e3e... and 0x3f3f... are ordinary numbers in every element type. */
 static void rewrite(struct timing *t) {
+    if (t->call->send == NULL) return;
     memset(t->call->send, 0x3e + (int)(t->calls++ & 1), t->rewrite_bytes);
 }
 

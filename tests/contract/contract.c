@@ -21,13 +21,14 @@ struct contract_case {
 
 static struct contract_case cases[MAX_CASES];
 
-/* cmocka jumps out of a test at a fault, which rank threads and forked ranks must not do: they get back what was installed
- * before (the default, or a sanitizer's report). */
+/* cmocka jumps out of a test at a fault, which rank threads and forked ranks must not do: they get
+ * back what was installed before (the default, or a sanitizer's report). */
 static const int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS};
 #define FAULT_SIGNALS (sizeof fault_signals / sizeof fault_signals[0])
 static struct sigaction fault_actions[FAULT_SIGNALS];
 
-/* Why a backend cannot serve here; empty when it can. Asked of the library, which asks the backend's probe. */
+/* Why a backend cannot serve here; empty when it can. Asked of the library, which asks the
+ * backend's probe. */
 static void ask_backend(const struct harness_backend *backend, int size, char *why,
                         size_t why_size) {
     spark_comm_options options;
@@ -133,7 +134,8 @@ static void *do_nothing(void *argument) {
     return argument;
 }
 
-/* A sanitizer starts a thread of its own with the program's first: before anybody counts threads. */
+/* A sanitizer starts a thread of its own with the program's first: before anybody counts
+ * threads. */
 static void wake_sanitizer(void) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, do_nothing, NULL) == 0) pthread_join(thread, NULL);

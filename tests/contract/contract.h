@@ -1,6 +1,7 @@
 /*
- * From a list of tests to a program: each test becomes one cmocka test per backend, way (threads, processes) and world size.
- * The program takes words; only tests whose names hold all of them run: `test_all_reduce shm/processes/2`.
+ * From a list of tests to a program: each test becomes one cmocka test per backend, way (threads,
+ * processes) and world size. The program takes words; only tests whose names hold all of them run:
+ * `test_all_reduce shm/processes/2`.
  */
 #ifndef CONTRACT_CONTRACT_H
 #define CONTRACT_CONTRACT_H

@@ -1,4 +1,5 @@
-/* The program's side of the harness: it starts a world's ranks, watches their time, and tells what failed. */
+/* The program's side of the harness: it starts a world's ranks, watches their time, and tells what
+ * failed. */
 #include "harness.h"
 
 #include <arpa/inet.h>
@@ -66,8 +67,9 @@ int harness_count_threads(void) {
     return count_entries("/proc/self/task");
 }
 
-/* A free loopback port, kept from others: the socket stays bound, but does not listen, which leaves rank 0 free to bind the
- * same port (both set SO_REUSEADDR) while the kernel hands it to nobody else. */
+/* A free loopback port, kept from others: the socket stays bound, but does not listen, which leaves
+ * rank 0 free to bind the same port (both set SO_REUSEADDR) while the kernel hands it to nobody
+ * else. */
 static int reserve_port(int *fd) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof address;
@@ -220,7 +222,8 @@ static void run_processes(struct harness_rank *ranks, int size) {
 
 /* ---- A whole world ---- */
 
-/* Results that must be equal on all ranks. A rank that failed already or was to die may have fewer. */
+/* Results that must be equal on all ranks. A rank that failed already or was to die may have
+ * fewer. */
 static void compare_ranks(struct harness_board *board, int size) {
     const struct board_slot *first = &board->slots[0];
     for (int r = 0; r < size; r++)

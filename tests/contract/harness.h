@@ -1,10 +1,12 @@
 /*
- * Runs a function as every rank of a world, the ranks being threads of this process or processes of their own, and collects
- * what failed: rank, file, line, expected and found. Written for tests of the public interface; it never uses the library to
- * carry its own data, but a board of shared memory.
+ * Runs a function as every rank of a world, the ranks being threads of this process or processes of
+ * their own, and collects what failed: rank, file, line, expected and found. Written for tests of
+ * the public interface; it never uses the library to carry its own data, but a board of shared
+ * memory.
  *
- * A world has a time limit. A rank process that passes it is killed and named with the step it was in; rank threads cannot
- * be killed, so then the whole program ends. After every world the harness looks for descriptors and threads left behind.
+ * A world has a time limit. A rank process that passes it is killed and named with the step it was
+ * in; rank threads cannot be killed, so then the whole program ends. After every world the harness
+ * looks for descriptors and threads left behind.
  */
 #ifndef CONTRACT_HARNESS_H
 #define CONTRACT_HARNESS_H
@@ -79,13 +81,16 @@ struct harness_rank {
 /* The number of failures, each already printed. */
 int harness_run(const char *name, const struct harness_case *world,
                 const struct harness_setup *setup);
-/* 0 to 2: how much is tried. SPARK_COMM_TEST_LEVEL, or 1 in plain builds and 0 in those with a sanitizer. */
+/* 0 to 2: how much is tried. SPARK_COMM_TEST_LEVEL, or 1 in plain builds and 0 in those with a
+ * sanitizer. */
 int harness_level(void);
 /* How many times longer everything may take in this build. */
 int harness_slowness(void);
-/* Whether this point of a matrix is to be tried in this world: all of them, or one of every few. Equal on all ranks. */
+/* Whether this point of a matrix is to be tried in this world: all of them, or one of every few.
+ * Equal on all ranks. */
 bool harness_wants(const struct harness_rank *rank, uint64_t index);
-/* How often to repeat something in this world: `usual` at level 1 for two ranks on a backend of the library's. */
+/* How often to repeat something in this world: `usual` at level 1 for two ranks on a backend of the
+ * library's. */
 int harness_rounds(const struct harness_rank *rank, int usual);
 /* Descriptors and threads of this process. */
 int harness_count_descriptors(void);
@@ -101,8 +106,9 @@ spark_comm_status harness_open(struct harness_rank *rank, const spark_comm_optio
 /* What this rank is doing, for reports. */
 void harness_step(struct harness_rank *rank, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* Waits until every rank is here, not through the library. It also orders memory between rank threads, so it hides a
- * missing order in the library: not for tests that look for that. False when they did not come in time. */
+/* Waits until every rank is here, not through the library. It also orders memory between rank
+ * threads, so it hides a missing order in the library: not for tests that look for that. False when
+ * they did not come in time. */
 bool harness_meet(struct harness_rank *rank);
 /* Word `index` of the board. */
 _Atomic uint64_t *harness_word(struct harness_rank *rank, int index);
@@ -120,8 +126,8 @@ void harness_sleep_ms(int ms);
 int64_t harness_now_ms(void);
 bool harness_failed(const struct harness_rank *rank);
 
-/* A second thread of this rank: `helper` becomes a view with buffers, calls and data of its own on the same communicator, and
- * run is called with it. harness_join ends it. */
+/* A second thread of this rank: `helper` becomes a view with buffers, calls and data of its own on
+ * the same communicator, and run is called with it. harness_join ends it. */
 struct harness_thread {
     struct harness_rank rank;
     harness_rank_fn run;
@@ -157,8 +163,8 @@ bool harness_check_unchanged(struct harness_rank *rank, const char *file, int li
 #define CHECK_MESSAGE(rank, status, ...)                                                    \
     harness_check_message(rank, status, (const char *const[]){__VA_ARGS__, NULL}, __FILE__, \
                           __LINE__)
-/* The call is refused with `want`, last_error says why with these words, and nothing has changed: healthy as before, and no
- * number taken. */
+/* The call is refused with `want`, last_error says why with these words, and nothing has changed:
+ * healthy as before, and no number taken. */
 #define CHECK_REFUSED(rank, want, call, ...)                   \
     do {                                                       \
         harness_snapshot(rank);                                \

@@ -1,4 +1,5 @@
-/* The ranks' side of the harness: options, opening, checks, meeting places. Each function is called by its own rank. */
+/* The ranks' side of the harness: options, opening, checks, meeting places. Each function is called
+ * by its own rank. */
 #include <errno.h>
 #include <inttypes.h>
 #include <sched.h>

@@ -1,4 +1,5 @@
-/* A recursive reader of JSON (RFC 8259). Each function takes the text's position and moves it past what it reads. */
+/* A recursive reader of JSON (RFC 8259). Each function takes the text's position and moves it past
+ * what it reads. */
 #include "json_check.h"
 
 #include <ctype.h>

@@ -1,8 +1,9 @@
 /*
  * The mock backend: see mock_backend.h.
  *
- * Shared memory: a slot per rank for collectives, then one per ordered pair of ranks for messages. A counter is stored with
- * release order by its one writer, after the chunk was written or read, and loaded with acquire order by those who wait.
+ * Shared memory: a slot per rank for collectives, then one per ordered pair of ranks for messages.
+ * A counter is stored with release order by its one writer, after the chunk was written or read,
+ * and loaded with acquire order by those who wait.
  */
 #include "mock_backend.h"
 
@@ -22,8 +23,9 @@ struct offer {
     int32_t fd; /* -1: rank 0 has no memory */
 };
 
-/* Maps the shared memory that rank 0 made. Collective, so a rank that failed still takes part in both gathers: the second one
- * says that everybody has mapped, and rank 0 may close its descriptor. */
+/* Maps the shared memory that rank 0 made. Collective, so a rank that failed still takes part
+ * in both gathers: the second one says that everybody has mapped, and rank 0 may close its
+ * descriptor. */
 static spark_comm_status map_memory(struct mock *mock) {
     const spark_comm_host *host = mock->host;
     struct offer own = {(int32_t)getpid(), -1}, all[MAX_RANKS];
@@ -123,8 +125,8 @@ static bool all_read(void *arg) {
     return first_behind(mock, false, mock->exchanges) < 0;
 }
 
-/* Shows `bytes` (at most CHUNK) to all ranks and returns when those of all ranks are to be seen in their seats. They stay
- * until exchange_done. */
+/* Shows `bytes` (at most CHUNK) to all ranks and returns when those of all ranks are to be seen in
+ * their seats. They stay until exchange_done. */
 static spark_comm_status exchange(struct mock *mock, const unsigned char *data, size_t bytes,
                                   int64_t deadline) {
     const spark_comm_host *host = mock->host;
@@ -241,7 +243,8 @@ static size_t mock_describe(void *state, spark_comm_info_row *rows, size_t capac
     return SPARK_COMM_OP_RECV_FROM - SPARK_COMM_OP_ALL_REDUCE + 1;
 }
 
-/* Waits go through host->wait, which notices poison by itself, so there is nothing to interrupt; nothing needs registering. */
+/* Waits go through host->wait, which notices poison by itself, so there is nothing to interrupt;
+ * nothing needs registering. */
 const spark_comm_backend mock_backend = {
     .struct_size = sizeof(spark_comm_backend),
     .abi_version = SPARK_COMM_BACKEND_ABI_VERSION,

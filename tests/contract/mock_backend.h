@@ -1,13 +1,16 @@
 /*
- * A backend in one file, written against spark_comm_backend.h alone: the example of docs/backends.md, and what the contract
- * tests run beside the library's own backends to see that nothing in the library leans on those.
+ * A backend in one file, written against spark_comm_backend.h alone: the example of
+ * docs/backends.md, and what the contract tests run beside the library's own backends to see that
+ * nothing in the library leans on those.
  *
- * Its ranks are threads or processes of one host. Rank 0 makes an anonymous file in memory; the others open it through
- * /proc/PID/fd and map it. Every collective is one primitive, an exchange of chunks through that memory.
+ * Its ranks are threads or processes of one host. Rank 0 makes an anonymous file in memory; the
+ * others open it through /proc/PID/fd and map it. Every collective is one primitive, an exchange of
+ * chunks through that memory.
  *
- * What it does not prove: speed, weak memory orders beyond plain acquire and release, more than one host, symmetric memory
- * and kernels (their members are NULL, so the library answers NOT_SUPPORTED), and survival of a rank that dies in the middle
- * (its waits end by the library's poison).
+ * What it does not prove: speed, weak memory orders beyond plain acquire and release, more than one
+ * host, symmetric memory and kernels (their members are NULL, so the library answers
+ * NOT_SUPPORTED), and survival of a rank that dies in the middle (its waits end by the library's
+ * poison).
  */
 #ifndef MOCK_BACKEND_H
 #define MOCK_BACKEND_H

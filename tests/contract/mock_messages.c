@@ -1,5 +1,5 @@
-/* Messages of the mock backend: all posts of a call progress together, a chunk at a time; those of one direction and peer keep
- * their order. */
+/* Messages of the mock backend: all posts of a call progress together, a chunk at a time; those of
+ * one direction and peer keep their order. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,8 @@ static struct slot *box_of(const struct mock *mock, const spark_comm_op *op) {
     return &mock->boxes[from * mock->ranks + to];
 }
 
-/* Whether post i has something left and may move now: an earlier one of the same box comes first. */
+/* Whether post i has something left and may move now: an earlier one of the same box comes
+ * first. */
 static bool can_move(const struct progress *progress, size_t i) {
     const spark_comm_op *ops = progress->call->ops;
     if (progress->done[i] == ops[i].bytes) return false;

@@ -1,6 +1,7 @@
 /*
- * bf16, f16 and f32 are added in float in rank order and rounded once; f64 in double; integers wrap. A float is turned into
- * bf16 and f16 by integer arithmetic on its bits, rounding to nearest even.
+ * bf16, f16 and f32 are added in float in rank order and rounded once; f64 in double; integers
+ * wrap. A float is turned into bf16 and f16 by integer arithmetic on its bits, rounding to nearest
+ * even.
  */
 #include <string.h>
 
@@ -42,7 +43,8 @@ static uint16_t half_from_float(float value) {
     const uint32_t magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00);
     if (magnitude >= 0x47800000) return (uint16_t)(sign | 0x7c00); /* 65536 and more */
-    /* Below the normal numbers an addition leaves the rounding to the hardware: the unit of 0.5f is 2^-24. */
+    /* Below the normal numbers an addition leaves the rounding to the hardware: the unit of 0.5f is
+     * 2^-24. */
     if (magnitude < 0x38800000)
         return (uint16_t)(sign | (bits_from_float(float_from_bits(magnitude) + 0.5f) - 0x3f000000));
     return (uint16_t)(sign | ((magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13));

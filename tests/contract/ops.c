@@ -252,7 +252,8 @@ static bool run_barrier(struct harness_rank *rank, const struct ops_call *call) 
     return CHECK_OK(rank, submit(rank, call, 0, 0, 0, 0));
 }
 
-/* What `from` sends to the rank `call->root` further: the two directions differ, and some are no message at all. */
+/* What `from` sends to the rank `call->root` further: the two directions differ, and some are no
+ * message at all. */
 static size_t message_bytes(const struct harness_rank *rank, const struct ops_call *call,
                             int from) {
     const uint64_t random = reference_mix(rank->seed, rank->calls, 1000u + (unsigned)from);
@@ -318,8 +319,8 @@ static bool run_command(struct harness_rank *rank, const struct ops_call *call) 
     return true;
 }
 
-/* The thread sanitizer does not know that an answer from a peer comes after what was sent to it, so to it a result that replaces
- * the sent bytes looks like a race. */
+/* The thread sanitizer does not know that an answer from a peer comes after what was sent to it, so
+ * to it a result that replaces the sent bytes looks like a race. */
 #if defined(__SANITIZE_THREAD__)
 #define EXCHANGE_IN_PLACE false
 #else

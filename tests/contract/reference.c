@@ -1,6 +1,7 @@
 /*
- * The independent reference: conversions, reductions, comparison. Each floating type is described by three numbers (bits of
- * the fraction, smallest exponent, largest exponent), and one rounding routine serves them all.
+ * The independent reference: conversions, reductions, comparison. Each floating type is described
+ * by three numbers (bits of the fraction, smallest exponent, largest exponent), and one rounding
+ * routine serves them all.
  */
 #include "reference.h"
 
@@ -61,8 +62,8 @@ static double decode_half(const struct half_format *format, uint16_t bits) {
            power_of_two((int)exponent - format->bias - format->fraction_bits);
 }
 
-/* Round to nearest, ties to even, in integers: the significand of the double is shifted right by as many bits as the format
- * has fewer, and what falls off decides. */
+/* Round to nearest, ties to even, in integers: the significand of the double is shifted right by as
+ * many bits as the format has fewer, and what falls off decides. */
 static uint16_t encode_half(const struct half_format *format, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -166,7 +167,8 @@ static void reduce_integers(int dtype, int redop, const unsigned char *const *so
     }
 }
 
-/* The sum of two floats is exact in a double or rounds there harmlessly (53 >= 2 * 24 + 2), so the cast is the FP32 sum. */
+/* The sum of two floats is exact in a double or rounds there harmlessly (53 >= 2 * 24 + 2), so the
+ * cast is the FP32 sum. */
 static double add(int dtype, double a, double b) {
     return dtype == SPARK_COMM_F64 ? a + b : (double)(float)(a + b);
 }

@@ -1,6 +1,7 @@
 /*
- * The right answers, written from the contract alone and without a line of the library: bf16 and f16 are converted by
- * integer arithmetic on the bits of a double, f16, bf16 and f32 are summed in FP32 in rank order and rounded once.
+ * The right answers, written from the contract alone and without a line of the library: bf16 and
+ * f16 are converted by integer arithmetic on the bits of a double, f16, bf16 and f32 are summed in
+ * FP32 in rank order and rounded once.
  *
  * Pointers need no alignment. Nothing here is fast for its own sake; clear first.
  */
@@ -30,18 +31,21 @@ void reference_encode(int dtype, double value, void *element);
 void reference_reduce(int dtype, int redop, const void *const *sources, int n, void *out,
                       size_t count);
 
-/* Index of the first element that differs, or count when none does. Bits must be equal, except that any NaN stands for any
- * other, and that max and min (redop) may choose either zero. redop 0: plain bytes of this type. */
+/* Index of the first element that differs, or count when none does. Bits must be equal, except that
+ * any NaN stands for any other, and that max and min (redop) may choose either zero. redop 0: plain
+ * bytes of this type. */
 size_t reference_compare(int dtype, int redop, const void *got, const void *want, size_t count);
 
-/* The element in words, for a failure's text: its bits, and its value where it is a number. Returns text. */
+/* The element in words, for a failure's text: its bits, and its value where it is a number. Returns
+ * text. */
 const char *reference_text(int dtype, const void *element, char *text, size_t size);
 
 /* A seeded generator (splitmix64). */
 uint64_t reference_next(uint64_t *state);
 uint64_t reference_mix(uint64_t a, uint64_t b, uint64_t c);
-/* Elements from a seed: values of many magnitudes so that the order of a sum shows in its bits, every special value of the
- * type (NaN, inf, -0, subnormals, largest, smallest), and raw bit patterns. */
+/* Elements from a seed: values of many magnitudes so that the order of a sum shows in its bits,
+ * every special value of the type (NaN, inf, -0, subnormals, largest, smallest), and raw bit
+ * patterns. */
 void reference_fill(int dtype, uint64_t seed, void *out, size_t count);
 /* Bytes from a seed. */
 void reference_fill_bytes(uint64_t seed, void *out, size_t bytes);

@@ -28,8 +28,9 @@ void reference_fill_bytes(uint64_t seed, void *out, size_t bytes) {
     memcpy(to, &word, bytes);
 }
 
-/* Bit patterns worth a place of their own: zeros, ones, infinities, NaNs (quiet, signalling, negative), the smallest and
- * largest subnormal, the smallest and largest normal number, and near-ties. */
+/* Bit patterns worth a place of their own: zeros, ones, infinities, NaNs (quiet, signalling,
+ * negative), the smallest and largest subnormal, the smallest and largest normal number, and
+ * near-ties. */
 static const uint64_t special_16[2][16] = {
     {0x0000, 0x8000, 0x3f80, 0xbf80, 0x7f80, 0xff80, 0x7fc0, 0x7f81, 0xffc1, 0x0001, 0x8001, 0x007f,
      0x0080, 0x7f7f, 0xff7f, 0x3f81},

@@ -1,4 +1,5 @@
-/* all_gather: any number of bytes per rank, from a buffer of its own or from the rank's own slot of the result. */
+/* all_gather: any number of bytes per rank, from a buffer of its own or from the rank's own slot of
+ * the result. */
 #include "contract.h"
 #include "ops.h"
 

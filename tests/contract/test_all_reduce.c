@@ -1,8 +1,10 @@
-/* all_reduce: every type, reduction, size, place and alignment; the named functions; the order of a sum. */
+/* all_reduce: every type, reduction, size, place and alignment; the named functions; the order of a
+ * sum. */
 #include "contract.h"
 #include "ops.h"
 
-/* Every point is in place or not, aligned or not, by its number: over the types each size sees all of them. */
+/* Every point is in place or not, aligned or not, by its number: over the types each size sees all
+ * of them. */
 static void matrix(struct harness_rank *rank) {
     size_t counts[OPS_MAX_COUNTS];
     uint64_t index = 0;
@@ -33,7 +35,8 @@ static void matrix(struct harness_rank *rank) {
     }
 }
 
-/* The engine's own calls: in place, sums of options.dtype, small ones back to back and of changing size. */
+/* The engine's own calls: in place, sums of options.dtype, small ones back to back and of changing
+ * size. */
 static void named(struct harness_rank *rank) {
     const int rounds = harness_rounds(rank, 1000);
     for (int i = 0; i < rounds; i++) {
@@ -59,8 +62,8 @@ static void tune_i64(struct harness_rank *rank, spark_comm_options *options) {
     options->dtype = SPARK_COMM_I64;
 }
 
-/* A large number, a small one, the negative of the large one: only the order decides whether the small one survives the sum.
- * It must be that of the ranks, at every size. */
+/* A large number, a small one, the negative of the large one: only the order decides whether the
+ * small one survives the sum. It must be that of the ranks, at every size. */
 static void rank_order(struct harness_rank *rank) {
     static const float given[4] = {0x1p24f, 1.0f, -0x1p24f, 0.5f};
     static const size_t counts[] = {1, 2, 13, 14, 16, 63, 1000, 1024, 4096, 20000, 65536, 262145};

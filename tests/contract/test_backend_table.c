@@ -1,5 +1,5 @@
-/* The backend interface from the other side: what the library makes of a table from outside, of its growth and its faults. The
- * tables here are the mock's with one thing changed. */
+/* The backend interface from the other side: what the library makes of a table from outside, of its
+ * growth and its faults. The tables here are the mock's with one thing changed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,7 +85,8 @@ static void newer_minor(struct harness_rank *rank) {
     ops_run(rank, &call);
 }
 
-/* An older table ends early: what it lacks is NOT_SUPPORTED, although its memory goes on with rubbish. */
+/* An older table ends early: what it lacks is NOT_SUPPORTED, although its memory goes on with
+ * rubbish. */
 static void shorter_table(struct harness_rank *rank) {
     spark_comm_backend table = mock_backend;
     uint32_t word = 0;
@@ -206,7 +207,8 @@ static spark_comm_status checking_open(void *user, const spark_comm_host *host, 
     return st;
 }
 
-/* What a call looks like to a backend: numbered, every default filled in, the same digest on all ranks. */
+/* What a call looks like to a backend: numbered, every default filled in, the same digest on all
+ * ranks. */
 static void calls(struct harness_rank *rank) {
     spark_comm_backend table = wrapped_table();
     int user = 99, other = 5;
@@ -236,7 +238,8 @@ static void calls(struct harness_rank *rank) {
     }
 }
 
-/* A failure of 1 to 199 changes nothing; a fatal one poisons, and the explanation reaches last_error. */
+/* A failure of 1 to 199 changes nothing; a fatal one poisons, and the explanation reaches
+ * last_error. */
 static void told_failures(struct harness_rank *rank) {
     spark_comm_backend table = wrapped_table();
     spark_comm_error error = {.struct_size = sizeof error};
@@ -278,7 +281,8 @@ static spark_comm_status failing_open(void *user, const spark_comm_host *host, v
     return wrapped_open(user, host, state);
 }
 
-/* open fails on one rank: it fails on all, and nothing is left behind on those where it had worked. */
+/* open fails on one rank: it fails on all, and nothing is left behind on those where it had
+ * worked. */
 static void open_fails_alike(struct harness_rank *rank) {
     spark_comm_backend table = wrapped_table();
     table.open = failing_open;
@@ -315,7 +319,8 @@ static spark_comm_status remembering_open(void *user, const spark_comm_host *hos
     return st;
 }
 
-/* A backend's own thread may report a fault: waits end at once, the cause is told, a later one does not replace it. */
+/* A backend's own thread may report a fault: waits end at once, the cause is told, a later one does
+ * not replace it. */
 static void reported_fault(struct harness_rank *rank) {
     spark_comm_backend table = wrapped_table();
     spark_comm_error error = {.struct_size = sizeof error};
@@ -350,7 +355,8 @@ static void wait_deadline(struct harness_rank *rank) {
 
 /* ---- Modules ---- */
 
-/* The mock as a shared object, found by name in SPARK_COMM_BACKEND_PATH. The build says where it is. */
+/* The mock as a shared object, found by name in SPARK_COMM_BACKEND_PATH. The build says where it
+ * is. */
 static void module(struct harness_rank *rank) {
     spark_comm_options options;
     spark_comm_info_report info = {.struct_size = sizeof info};

@@ -1,4 +1,5 @@
-/* broadcast: every root and size on both sides of the command lane's limit; the root's buffer is free on return. */
+/* broadcast: every root and size on both sides of the command lane's limit; the root's buffer is
+ * free on return. */
 #include <string.h>
 
 #include "contract.h"
@@ -36,7 +37,8 @@ static void changing_roots(struct harness_rank *rank) {
     }
 }
 
-/* The root does not wait for an acknowledgement: it may run ahead of receivers that have not come yet. */
+/* The root does not wait for an acknowledgement: it may run ahead of receivers that have not come
+ * yet. */
 static void root_runs_ahead(struct harness_rank *rank) {
     uint32_t word = 0;
     if (rank->rank == 0) {

@@ -1,4 +1,5 @@
-/* Command words: whole commands of any length, the first word alone, idle receivers, too little room, a receiver far behind. */
+/* Command words: whole commands of any length, the first word alone, idle receivers, too little
+ * room, a receiver far behind. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,8 @@ static void matrix(struct harness_rank *rank) {
     }
 }
 
-/* The engine's loop: the first word by recv_command_u32, then its payload by broadcast, then a step of reductions. */
+/* The engine's loop: the first word by recv_command_u32, then its payload by broadcast, then a step
+ * of reductions. */
 static void engine_steps(struct harness_rank *rank) {
     const int steps = harness_rounds(rank, 400);
     for (int step = 0; step < steps; step++) {
@@ -47,7 +49,8 @@ static void engine_steps(struct harness_rank *rank) {
     }
 }
 
-/* Too small a capacity leaves the command where it is, says how many words it has, and harms nothing. */
+/* Too small a capacity leaves the command where it is, says how many words it has, and harms
+ * nothing. */
 static void little_room(struct harness_rank *rank) {
     uint32_t sent[20], got[20];
     for (uint32_t i = 0; i < 20; i++)
@@ -103,7 +106,8 @@ static void idle(struct harness_rank *rank) {
     CHECK_INT(rank, 99, word);
 }
 
-/* A sender may be far ahead, and waits for room when it is too far: nothing is lost and nothing comes out of order. */
+/* A sender may be far ahead, and waits for room when it is too far: nothing is lost and nothing
+ * comes out of order. */
 static void slow_receivers(struct harness_rank *rank) {
     const int rounds = harness_rounds(rank, 60);
     uint32_t *words = malloc(MAX_WORDS * sizeof *words);

@@ -1,4 +1,5 @@
-/* Opening with everything from the environment: the library's own variables, each launcher's family, and their order. */
+/* Opening with everything from the environment: the library's own variables, each launcher's
+ * family, and their order. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

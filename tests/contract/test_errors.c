@@ -1,4 +1,5 @@
-/* Bad input: the status of its class, the argument's name and value in last_error, and nothing changed. */
+/* Bad input: the status of its class, the argument's name and value in last_error, and nothing
+ * changed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,7 +106,8 @@ static void null_pointers(struct harness_rank *rank) {
     still_works(rank);
 }
 
-/* Sizes whose total cannot be: a multiplication that wraps must not make a small buffer of a huge one. */
+/* Sizes whose total cannot be: a multiplication that wraps must not make a small buffer of a huge
+ * one. */
 static void huge_sizes(struct harness_rank *rank) {
     uint64_t word = 0;
     const uint64_t ptr = harness_address(&word);
@@ -144,7 +146,8 @@ static void group_state(struct harness_rank *rank) {
     still_works(rank);
 }
 
-/* After a refused post the group launches nothing and its end returns that refusal; the next group is a fresh one. */
+/* After a refused post the group launches nothing and its end returns that refusal; the next group
+ * is a fresh one. */
 static void refused_post(struct harness_rank *rank) {
     const int next = (rank->rank + 1) % rank->size;
     const int previous = (rank->rank + rank->size - 1) % rank->size;
@@ -222,7 +225,8 @@ static void null_and_closed(struct harness_rank *rank) {
     spark_comm_close(comm);
 }
 
-/* In a child after fork every call is WRONG_STATE, and nothing that the child does reaches the parent's communicator. */
+/* In a child after fork every call is WRONG_STATE, and nothing that the child does reaches the
+ * parent's communicator. */
 static void after_fork(struct harness_rank *rank) {
     still_works(rank);
     fflush(NULL);
@@ -288,7 +292,8 @@ static void check_open_refused(struct harness_rank *rank, const spark_comm_optio
     CHECK_INT(rank, SPARK_COMM_OP_OPEN, error.operation);
 }
 
-/* A value out of range is refused with its name, the value and the range; nothing is clamped, no peer is waited for. */
+/* A value out of range is refused with its name, the value and the range; nothing is clamped, no
+ * peer is waited for. */
 static void options_out_of_range(struct harness_rank *rank) {
     spark_comm_options options;
     for (size_t i = 0; i < sizeof wrong_options / sizeof wrong_options[0]; i++) {

@@ -1,4 +1,5 @@
-/* exchange_host: a host all-gather of up to 64 KiB per rank on the control plane, whatever the backend. */
+/* exchange_host: a host all-gather of up to 64 KiB per rank on the control plane, whatever the
+ * backend. */
 #include <string.h>
 
 #include "contract.h"

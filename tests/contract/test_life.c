@@ -1,4 +1,5 @@
-/* Opening, closing, aborting: in every order, again and again, several at once, from the environment. */
+/* Opening, closing, aborting: in every order, again and again, several at once, from the
+ * environment. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -229,7 +230,8 @@ static void close_ends_calls(struct harness_rank *rank) {
     harness_meet(rank);
 }
 
-/* What a rank has finished is not lost by its closing at once: late receivers still get it, of every size. */
+/* What a rank has finished is not lost by its closing at once: late receivers still get it, of
+ * every size. */
 static void goodbye(struct harness_rank *rank) {
     static const size_t sizes[] = {4, 4096, 5000, 200000};
     unsigned char *memory = malloc(200000), *want = malloc(200000);

@@ -1,5 +1,6 @@
-/* Random sequences of all operations, the same on all ranks, with pauses that differ: what one operation leaves behind must not
- * disturb the next, whatever it is. A failure's name has the seed; SPARK_COMM_TEST_LEVEL=2 runs far more. */
+/* Random sequences of all operations, the same on all ranks, with pauses that differ: what one
+ * operation leaves behind must not disturb the next, whatever it is. A failure's name has the seed;
+ * SPARK_COMM_TEST_LEVEL=2 runs far more. */
 #include "contract.h"
 #include "ops.h"
 

@@ -1,4 +1,5 @@
-/* reduce_scatter: every type, reduction and size; into a buffer of its own and into the rank's own slot of what it sends. */
+/* reduce_scatter: every type, reduction and size; into a buffer of its own and into the rank's own
+ * slot of what it sends. */
 #include "contract.h"
 #include "ops.h"
 

@@ -1,11 +1,13 @@
-/* register_buffer and symmetric_alloc: handles and their counts, memory that peers can reach, what is refused. */
+/* register_buffer and symmetric_alloc: handles and their counts, memory that peers can reach, what
+ * is refused. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "contract.h"
 #include "ops.h"
 
-/* Ordinary memory: the handle may be 0; the same range gives the same one, and as many deregistrations end it. */
+/* Ordinary memory: the handle may be 0; the same range gives the same one, and as many
+ * deregistrations end it. */
 static void ordinary(struct harness_rank *rank) {
     unsigned char *memory = malloc(100000);
     uint64_t first = 77, second = 78;
@@ -42,7 +44,8 @@ static void register_refusals(struct harness_rank *rank) {
                   "handle", "987654321");
 }
 
-/* The whole life of symmetric memory where there is none: NOT_SUPPORTED, and nothing else happens. */
+/* The whole life of symmetric memory where there is none: NOT_SUPPORTED, and nothing else
+ * happens. */
 static void not_supported(struct harness_rank *rank) {
     uint64_t ptr = 5;
     CHECK_REFUSED(rank, SPARK_COMM_NOT_SUPPORTED,
@@ -109,7 +112,8 @@ static void tune_f32(struct harness_rank *rank, spark_comm_options *options) {
     options->dtype = SPARK_COMM_F32;
 }
 
-/* Sums in symmetric memory: one buffer again and again, at every kind of offset, ranks at different offsets. */
+/* Sums in symmetric memory: one buffer again and again, at every kind of offset, ranks at different
+ * offsets. */
 static void symmetric_reduce(struct harness_rank *rank) {
     static const size_t counts[] = {1,  2,  13,   14,   15,   16,    17,    63,
                                     64, 65, 1000, 1024, 4097, 16384, 32769, 100003};
@@ -131,7 +135,8 @@ static void symmetric_reduce(struct harness_rank *rank) {
         harness_jitter(rank, 100);
         if (!reduce_inside(rank, memory, bytes, offset, count)) return;
     }
-    /* Back to back without a look in between: the next call must not overtake a peer that still reads. */
+    /* Back to back without a look in between: the next call must not overtake a peer that still
+     * reads. */
     for (uint32_t i = 0; i < 200; i++) {
         float *values = (float *)(void *)memory;
         for (int k = 0; k < 512; k++)

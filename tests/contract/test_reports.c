@@ -1,4 +1,5 @@
-/* What a communicator tells of itself: health, last_error, info, the trace, the log, settings and backends. */
+/* What a communicator tells of itself: health, last_error, info, the trace, the log, settings and
+ * backends. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,7 +85,8 @@ static void tune_four_seconds(struct harness_rank *rank, spark_comm_options *opt
     options->op_timeout_ms = 4000; /* the waits below are measured against it, in every build */
 }
 
-/* Idle, then busy, then stuck when half of op_timeout has gone without progress, then idle again. */
+/* Idle, then busy, then stuck when half of op_timeout has gone without progress, then idle
+ * again. */
 static void activity(struct harness_rank *rank) {
     struct harness_thread helper;
     const uint64_t before = health_of(rank).lanes[SPARK_COMM_LANE_DATA].submitted;

@@ -1,4 +1,5 @@
-/* send_to and recv_from, alone and in groups: sizes that differ by direction, empty messages, order, messages to oneself. */
+/* send_to and recv_from, alone and in groups: sizes that differ by direction, empty messages,
+ * order, messages to oneself. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,7 +77,8 @@ static void one_way(struct harness_rank *rank) {
     }
 }
 
-/* Many messages of one direction in one group and after each other come in the order in which they were posted. */
+/* Many messages of one direction in one group and after each other come in the order in which they
+ * were posted. */
 static void order(struct harness_rank *rank) {
     enum { PER_GROUP = 16 };
     uint32_t words[PER_GROUP] = {0};
@@ -101,7 +103,8 @@ static void order(struct harness_rank *rank) {
     }
 }
 
-/* What `from` sends to `to` in all_to_all: a size of its own for each pair, some of them nothing. */
+/* What `from` sends to `to` in all_to_all: a size of its own for each pair, some of them
+ * nothing. */
 static size_t pair_bytes(const struct harness_rank *rank, int round, int from, int to) {
     const uint64_t random = reference_mix(rank->seed, (uint64_t)round, (uint64_t)(from * 16 + to));
     if (random % 5 == 0) return 0;
@@ -145,7 +148,8 @@ static bool all_to_all_round(struct harness_rank *rank, int round, unsigned char
     return true;
 }
 
-/* Every rank with every rank, itself included, in one group: nobody may wait for another's order of posting. */
+/* Every rank with every rank, itself included, in one group: nobody may wait for another's order of
+ * posting. */
 static void all_to_all(struct harness_rank *rank) {
     const size_t bytes = (size_t)rank->size * ALL_TO_ALL_BYTES;
     unsigned char *memory = malloc(2 * bytes + ALL_TO_ALL_BYTES);
@@ -158,7 +162,8 @@ static void all_to_all(struct harness_rank *rank) {
     free(memory);
 }
 
-/* Both directions of a pair, a megabyte each, with both ranks posting the send first: buffering must not be needed. */
+/* Both directions of a pair, a megabyte each, with both ranks posting the send first: buffering
+ * must not be needed. */
 static void big_swap(struct harness_rank *rank) {
     const size_t bytes = harness_level() == 0 ? (size_t)300 << 10 : ((size_t)4 << 20) + 1;
     const int other = 1 - rank->rank;
@@ -176,7 +181,8 @@ static void big_swap(struct harness_rank *rank) {
     free(memory);
 }
 
-/* A zero-byte message is no message on either side: nobody need receive it, and the next one is not taken for it. */
+/* A zero-byte message is no message on either side: nobody need receive it, and the next one is not
+ * taken for it. */
 static void empty_is_nothing(struct harness_rank *rank) {
     uint32_t word = 7;
     const int other = 1 - rank->rank;
@@ -194,7 +200,8 @@ static void empty_is_nothing(struct harness_rank *rank) {
     CHECK_INT(rank, 7, word);
 }
 
-/* To oneself without a group nothing could ever be received, so it is refused at once (single takes everything). */
+/* To oneself without a group nothing could ever be received, so it is refused at once (single takes
+ * everything). */
 static void self_alone(struct harness_rank *rank) {
     uint32_t word = 7;
     const uint64_t address = harness_address(&word);
@@ -208,7 +215,8 @@ static void self_alone(struct harness_rank *rank) {
                   spark_comm_send_to(comm, address, 4, rank->rank, 0), "send_to", "group");
     CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT,
                   spark_comm_recv_from(comm, address, 4, rank->rank, 0), "recv_from", "group");
-    /* Half of a message to oneself is refused when the group ends, and so are halves of two sizes. */
+    /* Half of a message to oneself is refused when the group ends, and so are halves of two
+     * sizes. */
     for (size_t other = 0; other <= 3; other += 3) {
         CHECK_OK(rank, spark_comm_group_start(comm));
         CHECK_OK(rank, spark_comm_send_to(comm, address, 4, rank->rank, 0));

@@ -1,4 +1,5 @@
-/* spark_comm_submit: the general form, what may stay unset, growth of the struct, and what is refused. */
+/* spark_comm_submit: the general form, what may stay unset, growth of the struct, and what is
+ * refused. */
 #include <string.h>
 
 #include "contract.h"
@@ -36,8 +37,8 @@ static void tune_i32(struct harness_rank *rank, spark_comm_options *options) {
     options->dtype = SPARK_COMM_I32;
 }
 
-/* A struct of an older program is shorter: what it lacks has its default. One of a newer program is longer, and must be zero
- * where this library knows nothing. */
+/* A struct of an older program is shorter: what it lacks has its default. One of a newer program is
+ * longer, and must be zero where this library knows nothing. */
 static void growth(struct harness_rank *rank) {
     struct {
         spark_comm_op op;

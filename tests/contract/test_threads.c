@@ -1,4 +1,5 @@
-/* Several threads of one rank: two lanes at the same time, turns and BUSY, groups that belong to a thread, readers. */
+/* Several threads of one rank: two lanes at the same time, turns and BUSY, groups that belong to a
+ * thread, readers. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -82,7 +83,8 @@ static uint64_t last_number(struct harness_rank *rank, int lane) {
     return report.lanes[lane].submitted;
 }
 
-/* A call that gets no turn by its deadline is BUSY: the holder is named, no number is taken, and all goes on. */
+/* A call that gets no turn by its deadline is BUSY: the holder is named, no number is taken, and
+ * all goes on. */
 static void busy_data(struct harness_rank *rank) {
     struct harness_thread helper;
     float value = 1;
@@ -135,7 +137,8 @@ static void busy_command(struct harness_rank *rank) {
                                   .bytes = sizeof word,
                                   .timeout_ms = 150};
         if (!harness_help(rank, &helper, wait_for_word)) return;
-        /* Whether the receive has a number before its word is there is not said, so time must do. */
+        /* Whether the receive has a number before its word is there is not said, so time must
+         * do. */
         harness_sleep_ms(150 * harness_slowness());
         const spark_comm_status st = spark_comm_submit(rank->comm, &op);
         if (CHECK_STATUS(rank, SPARK_COMM_BUSY, st))

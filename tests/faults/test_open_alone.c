@@ -1,4 +1,5 @@
-/* Opening when something is missing: a port that is taken, ranks that never come. Each is told soon, by name, on every rank. */
+/* Opening when something is missing: a port that is taken, ranks that never come. Each is told
+ * soon, by name, on every rank. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -9,7 +10,8 @@
 
 #include "contract/contract.h"
 
-/* Somebody else listens on the port: SYSTEM with EADDRINUSE, address and port, in under a second. */
+/* Somebody else listens on the port: SYSTEM with EADDRINUSE, address and port, in under a
+ * second. */
 static void port_taken(struct harness_rank *rank) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof address;
@@ -39,7 +41,8 @@ static void port_taken(struct harness_rank *rank) {
     close(fd);
 }
 
-/* A world of `more` ranks beyond those that run: every rank that came names every one that did not. */
+/* A world of `more` ranks beyond those that run: every rank that came names every one that did
+ * not. */
 static void wait_in_vain(struct harness_rank *rank, int world_size, int first) {
     const int limit = 800;
     spark_comm_options options;

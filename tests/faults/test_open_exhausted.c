@@ -1,9 +1,10 @@
 /*
- * Memory and descriptors that run out at every point of open: the failing rank says NO_MEMORY or SYSTEM, nothing is left
- * behind, and when it tries again all ranks come together.
+ * Memory and descriptors that run out at every point of open: the failing rank says NO_MEMORY or
+ * SYSTEM, nothing is left behind, and when it tries again all ranks come together.
  *
- * One rank fails its n-th allocation (or finds n descriptors free), for every n until none fails any more. The others only
- * open until they succeed, as ranks of a job that is restarted do; open succeeds on all ranks or on none, so they end together.
+ * One rank fails its n-th allocation (or finds n descriptors free), for every n until none fails
+ * any more. The others only open until they succeed, as ranks of a job that is restarted do; open
+ * succeeds on all ranks or on none, so they end together.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -57,7 +58,8 @@ static void begin_descriptors(int n) {
     free_count = taken_count;
 }
 
-/* What was refused is not counted by anybody; that as many are free as the library ever holds is enough. */
+/* What was refused is not counted by anybody; that as many are free as the library ever holds is
+ * enough. */
 static bool end_descriptors(void) {
     const struct rlimit limit = {4096, 4096};
     while (taken_count > 0)

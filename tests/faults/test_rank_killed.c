@@ -1,4 +1,5 @@
-/* A rank that is killed, or stopped, in the middle of things: the others learn who, soon, whatever they were doing. */
+/* A rank that is killed, or stopped, in the middle of things: the others learn who, soon, whatever
+ * they were doing. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +72,8 @@ static void head_small(struct harness_rank *rank) {
     in_a_loop(rank, 0, 4096);
 }
 
-/* The others sleep in a barrier, or wait for a command from a rank that lives: they hear of it all the same. */
+/* The others sleep in a barrier, or wait for a command from a rank that lives: they hear of it all
+ * the same. */
 static void while_waiting(struct harness_rank *rank) {
     const int victim = rank->size - 1;
     uint32_t word;

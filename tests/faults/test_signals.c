@@ -1,4 +1,5 @@
-/* A signal every millisecond, with a handler that does not restart system calls: it has no effect on any call. */
+/* A signal every millisecond, with a handler that does not restart system calls: it has no effect
+ * on any call. */
 #include <signal.h>
 #include <string.h>
 #include <sys/time.h>

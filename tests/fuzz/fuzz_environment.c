@@ -1,7 +1,7 @@
 /*
- * Fuzz target: the environment. The input is lines NAME=VALUE, which become the whole environment of a resolve, as open does
- * it. Whatever they are: it returns, an accepted value lies in its range, a refused one is told, and the rows for people are
- * whole strings.
+ * Fuzz target: the environment. The input is lines NAME=VALUE, which become the whole environment
+ * of a resolve, as open does it. Whatever they are: it returns, an accepted value lies in its
+ * range, a refused one is told, and the rows for people are whole strings.
  */
 #include <spark_comm.h>
 #include <stdint.h>
@@ -57,7 +57,8 @@ static void check_accepted(const struct sc_settings *settings) {
     expect(is_string(settings->backend_path, sizeof settings->backend_path));
 }
 
-/* The text of the token, where the input sets one that could not be in a message by chance; else NULL. */
+/* The text of the token, where the input sets one that could not be in a message by chance; else
+ * NULL. */
 static const char *token_text(void) {
     for (char **entry = environ; *entry != NULL; entry++) {
         if (strncmp(*entry, TOKEN_NAME, strlen(TOKEN_NAME)) != 0) continue;

@@ -1,7 +1,7 @@
 /*
- * The binary interface: sizes and offsets of the public structs and the values of every released constant are pinned here, so
- * that a change which would break a compiled program does not compile. And the rule by which structs grow: shorter means
- * defaults, longer must be zero.
+ * The binary interface: sizes and offsets of the public structs and the values of every released
+ * constant are pinned here, so that a change which would break a compiled program does not compile.
+ * And the rule by which structs grow: shorter means defaults, longer must be zero.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -173,7 +173,8 @@ VALUE(SPARK_COMM_LANE_COMMAND, 0);
 VALUE(SPARK_COMM_LANE_DATA, 1);
 VALUE(SPARK_COMM_BACKEND_ABI_MAJOR, 1u);
 
-/* Written out once more by hand: this list and the header's must be the same, in both directions. */
+/* Written out once more by hand: this list and the header's must be the same, in both
+ * directions. */
 static const struct {
     int value;
     const char *name;
@@ -245,7 +246,8 @@ static void test_errors_page(void **state) {
 
 #define MORE 40
 
-/* A struct of a newer program: `size` known bytes, then MORE bytes that this library does not know. */
+/* A struct of a newer program: `size` known bytes, then MORE bytes that this library does not
+ * know. */
 static unsigned char *longer_than(size_t size) {
     unsigned char *memory = calloc(1, size + MORE);
     const size_t struct_size = size + MORE;
@@ -338,7 +340,8 @@ static const struct {
      offsetof(spark_comm_info_report, library_version)},
 };
 
-/* Structs that the library fills: only what the caller knows is written; what it knows more must come as zero. */
+/* Structs that the library fills: only what the caller knows is written; what it knows more must
+ * come as zero. */
 static void test_reader_growth(void **state) {
     spark_comm *comm = open_alone();
     (void)state;

@@ -1,4 +1,5 @@
-/* A module of another major version of the interface: it must be refused before anything of it is called. */
+/* A module of another major version of the interface: it must be refused before anything of it is
+ * called. */
 #include <spark_comm_backend.h>
 #include <stdlib.h>
 
