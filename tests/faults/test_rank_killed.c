@@ -51,11 +51,12 @@ static void check_loss(struct harness_rank *rank, int victim, spark_comm_status 
 
 /* All ranks reduce without end; the victim dies in the middle. */
 static void in_a_loop(struct harness_rank *rank, int victim, size_t bytes) {
+    const int fatal_round = bytes > 65536 ? 20 : 150;
     unsigned char *memory = calloc(1, bytes);
     spark_comm_status st = SPARK_COMM_OK;
     if (!CHECK_TRUE(rank, memory != NULL, "no memory")) return;
     for (int i = 0; st == SPARK_COMM_OK; i++) {
-        if (i == 150 && rank->rank == victim) die(rank);
+        if (i == fatal_round && rank->rank == victim) die(rank);
         st = spark_comm_all_reduce(rank->comm, harness_address(memory), bytes);
     }
     check_loss(rank, victim, st, SOON_MS);
@@ -66,7 +67,7 @@ static void worker_small(struct harness_rank *rank) {
     in_a_loop(rank, rank->size - 1, 64);
 }
 static void worker_large(struct harness_rank *rank) {
-    in_a_loop(rank, rank->size - 1, (size_t)1 << 20);
+    in_a_loop(rank, rank->size - 1, (size_t)1 << (rank->world->backend->thinning > 1 ? 17 : 20));
 }
 static void head_small(struct harness_rank *rank) {
     in_a_loop(rank, 0, 4096);

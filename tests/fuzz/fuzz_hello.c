@@ -137,7 +137,7 @@ static void knock(const uint8_t *data, size_t size, int knows_token) {
         sc_wire_put_preamble(out, &preamble);
         say(fds[1], out, sizeof out);
         run_rounds(world);
-        /* The wrapped addresses make it no local caller, but the token does. */
+        /* It comes from no address of this host, and the token makes up for that. */
         expect(recv(fds[1], in, sizeof in, 0) == sizeof in);
         expect(sc_wire_get_challenge(in, &challenge) && challenge.verdict == SC_WIRE_ACCEPTED);
         memcpy(hello, data, size < SC_WIRE_HELLO_COVERED ? size : SC_WIRE_HELLO_COVERED);
