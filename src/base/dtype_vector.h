@@ -244,16 +244,16 @@ ALWAYS_INLINE void reduce(const struct kernel k, void *dst, const void *const *s
 
 /* bytes: of an element. block: of a source's block. */
 #define DEFINE_REDUCER(name, dtype, redop, bytes, block, load_fn, combine_fn, finish_fn, store_fn) \
-    __attribute__((noinline)) static void name##_loop(void *dst, const void *const *sources,       \
-                                                      size_t n, size_t count) {                    \
+    __attribute__((noinline)) static void name##_in_mode(void *dst, const void *const *sources,    \
+                                                         size_t n, size_t count) {                 \
         const struct kernel k = {block, load_fn, combine_fn, finish_fn, store_fn};                 \
-        reduce(k, dst, sources, n, count *(bytes));                                                \
+        if (count < (block) / (bytes))                                                             \
+            SHORT_TABLE.in_mode[dtype][redop](dst, sources, n, count);                             \
+        else                                                                                       \
+            reduce(k, dst, sources, n, count *(bytes));                                            \
     }                                                                                              \
     static void name(void *dst, const void *const *sources, size_t n, size_t count) {              \
-        if (count < (block) / (bytes))                                                             \
-            SHORT_TABLE.reducers[dtype][redop](dst, sources, n, count);                            \
-        else                                                                                       \
-            sc_dtype_in_standard_mode(name##_loop, dst, sources, n, count);                        \
+        sc_dtype_in_standard_mode(name##_in_mode, dst, sources, n, count);                         \
     }
 
 #define DEFINE_FLOAT(suffix, dtype, bytes, block, load, base, keep, avg, store)                   \
@@ -287,23 +287,21 @@ DEFINE_INTEGER(i32, SPARK_COMM_I32, 4, add_i32)
 DEFINE_INTEGER(i64, SPARK_COMM_I64, 8, add_i64)
 
 /* No set divides integers, so their averages stay with the plain C version. */
-#define INTEGER_ROW(suffix)                                                       \
-    {                                                                             \
-        [SPARK_COMM_SUM] = sum_all_##suffix, [SPARK_COMM_MAX] = max_all_##suffix, \
-        [SPARK_COMM_MIN] = min_all_##suffix                                       \
+#define INTEGER_ROW(suffix, end)                                                            \
+    {                                                                                       \
+        [SPARK_COMM_SUM] = sum_all_##suffix##end, [SPARK_COMM_MAX] = max_all_##suffix##end, \
+        [SPARK_COMM_MIN] = min_all_##suffix##end                                            \
     }
-#define FLOAT_ROW(suffix)                                                         \
-    {                                                                             \
-        [SPARK_COMM_SUM] = sum_all_##suffix, [SPARK_COMM_MAX] = max_all_##suffix, \
-        [SPARK_COMM_MIN] = min_all_##suffix, [SPARK_COMM_AVG] = avg_all_##suffix  \
+#define FLOAT_ROW(suffix, end)                                                              \
+    {                                                                                       \
+        [SPARK_COMM_SUM] = sum_all_##suffix##end, [SPARK_COMM_MAX] = max_all_##suffix##end, \
+        [SPARK_COMM_MIN] = min_all_##suffix##end, [SPARK_COMM_AVG] = avg_all_##suffix##end  \
     }
-const struct sc_dtype_table VECTOR_TABLE = {{
-    [SPARK_COMM_BF16] = FLOAT_ROW(bf16),
-    [SPARK_COMM_F16] = FLOAT_ROW(f16),
-    [SPARK_COMM_F32] = FLOAT_ROW(f32),
-    [SPARK_COMM_F64] = FLOAT_ROW(f64),
-    [SPARK_COMM_I8] = INTEGER_ROW(i8),
-    [SPARK_COMM_U8] = INTEGER_ROW(u8),
-    [SPARK_COMM_I32] = INTEGER_ROW(i32),
-    [SPARK_COMM_I64] = INTEGER_ROW(i64),
-}};
+#define ROWS(end)                                                                           \
+    {                                                                                       \
+        [SPARK_COMM_BF16] = FLOAT_ROW(bf16, end), [SPARK_COMM_F16] = FLOAT_ROW(f16, end),   \
+        [SPARK_COMM_F32] = FLOAT_ROW(f32, end), [SPARK_COMM_F64] = FLOAT_ROW(f64, end),     \
+        [SPARK_COMM_I8] = INTEGER_ROW(i8, end), [SPARK_COMM_U8] = INTEGER_ROW(u8, end),     \
+        [SPARK_COMM_I32] = INTEGER_ROW(i32, end), [SPARK_COMM_I64] = INTEGER_ROW(i64, end), \
+    }
+const struct sc_dtype_table VECTOR_TABLE = {.reducers = ROWS(), .in_mode = ROWS(_in_mode)};
