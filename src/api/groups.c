@@ -121,6 +121,53 @@ static spark_comm_status run_members(const struct members *members) {
     return st;
 }
 
+/* One message alone: the same, but noted late where the backend knows how. `call` is the first member,
+ * so that the one leads to the other. */
+struct single {
+    spark_comm_call call;
+    struct members members;
+    uint64_t record;
+    bool noted;
+};
+
+static void note_single(const spark_comm_call *call) {
+    struct single *single = (struct single *)(uintptr_t)call;
+    struct spark_comm *comm = single->members.comm;
+    if (single->noted) return;
+    uint64_t ticks = sc_ticks_now();
+    if (single->call.deadline_ns == 0)
+        single->call.deadline_ns =
+            sc_lane_deadline_at(comm, SPARK_COMM_LANE_DATA, single->members.timeout_ms, ticks);
+    show_members(&single->members, ticks);
+    single->record = record_members(&single->members, ticks);
+    single->noted = true;
+}
+
+static spark_comm_status run_single(struct spark_comm *comm, const spark_comm_op *op) {
+    bool late = (comm->backend.traits & SPARK_COMM_TRAIT_LATE_ENTRY) != 0;
+    struct single single;
+    single.members = (struct members){comm, op, 1, op->timeout_ms, op->kind};
+    single.noted = false;
+    single.call.deadline_ns = 0;
+    spark_comm_status st = sc_lane_turn(comm, SPARK_COMM_LANE_DATA, op->kind, op->timeout_ms,
+                                        &single.call.deadline_ns);
+    if (st != SPARK_COMM_OK) return st;
+    single.call.struct_size = sizeof single.call;
+    single.call.ops = op;
+    single.call.op_count = 1;
+    single.call.number = *message_counter(comm, op) + 1;
+    single.call.epoch = comm->host.table.epoch;
+    single.call.digest = 0;
+    single.call.entered = late ? note_single : NULL;
+    if (!late) note_single(&single.call);
+    st = comm->backend.point_to_point(comm->backend_state, &single.call);
+    note_single(&single.call);
+    if (__builtin_expect(st != SPARK_COMM_OK, 0)) st = members_failed(&single.members, st);
+    complete_members(&single.members, single.record, st);
+    sc_lane_leave(comm, SPARK_COMM_LANE_DATA);
+    return st;
+}
+
 /* A message to oneself needs its other half in the same group, in the same order and of the same
  * size. */
 static spark_comm_status check_self(struct spark_comm *comm, const spark_comm_op *posts,
@@ -195,8 +242,7 @@ spark_comm_status sc_groups_post(struct spark_comm *comm, spark_comm_op *op) {
             "%s is %d, this rank itself: a message to oneself is only paired inside a group",
             op->kind == SPARK_COMM_OP_SEND_TO ? "dest_rank" : "src_rank", op->peer);
     if (op->bytes == 0) return SPARK_COMM_OK; /* a zero-byte message is no message on either side */
-    struct members members = {comm, op, 1, op->timeout_ms, op->kind};
-    return run_members(&members);
+    return run_single(comm, op);
 }
 
 /* Inside: close waits for it. */

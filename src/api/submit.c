@@ -160,7 +160,7 @@ struct collective {
 
 static void note_entry(const spark_comm_call *call) {
     struct collective *whole = (struct collective *)(uintptr_t)call;
-    sc_lane_note_entry(&whole->lane);
+    if (!whole->lane.noted) sc_lane_note_entry(&whole->lane);
     whole->call.deadline_ns = whole->lane.deadline;
 }
 

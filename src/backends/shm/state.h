@@ -33,7 +33,7 @@ static inline void sc_state_ring_all(const struct sc_shm *shm) {
         if (peer != shm->rank) sc_wait_ring(shm->policy, shm->mail.doorbells[peer]);
 }
 
-/* This rank's part of a collective is visible to the peers. */
+/* This rank's part is visible to the peers; more than once does no harm. */
 static inline void sc_state_entered(const spark_comm_call *call) {
     if (call->entered != NULL) call->entered(call);
 }
