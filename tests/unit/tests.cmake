@@ -9,3 +9,15 @@ sc_add_test(test_world_many
     LINK_OPTIONS LINKER:--wrap=sc_thread_host_id
     TIMEOUT 120
     SERIAL)
+# The reader of the program spark-comm trace, held against the recorder that writes its files.
+if(TARGET spark-comm)
+    sc_add_test(test_trace_files
+        SOURCES test_trace_files.c "${PROJECT_SOURCE_DIR}/cli/trace_read.c"
+            "${PROJECT_SOURCE_DIR}/cli/trace_json.c" "${PROJECT_SOURCE_DIR}/cli/trace_merge.c"
+            "${PROJECT_SOURCE_DIR}/cli/trace_compare.c" "${PROJECT_SOURCE_DIR}/cli/trace_print.c"
+            "${PROJECT_SOURCE_DIR}/cli/trace_chrome.c" "${PROJECT_SOURCE_DIR}/cli/perf_values.c"
+        LIBRARIES spark_comm_internal PkgConfig::JANSSON)
+    target_include_directories(test_trace_files PRIVATE "${PROJECT_SOURCE_DIR}/cli")
+else()
+    list(FILTER tests EXCLUDE REGEX "/test_trace_files[.]c$")
+endif()
