@@ -55,6 +55,10 @@ enum {
     SC_TRACE_AT_RESULT = 56
 };
 
+/* Times are from 1970 to 2096, and shifted by 30 years at most, so that no sum of them overflows. */
+#define SC_TRACE_TIME_LIMIT INT64_C(4000000000000000000)
+#define SC_TRACE_SHIFT_LIMIT INT64_C(1000000000000000000)
+
 struct sc_trace_record {
     uint64_t number;
     uint64_t bytes;

@@ -52,9 +52,8 @@ static bool read_header(struct sc_trace_file *file, json_t *header) {
     return sc_trace_check_place(file);
 }
 
-/* Times before 1970 or after 2200 are no times; sums of the others do not overflow. */
 static bool is_time(int64_t ns) {
-    return ns >= 0 && ns < INT64_C(7000000000000000000);
+    return ns >= 0 && ns < SC_TRACE_TIME_LIMIT;
 }
 
 /* False: it lacks what a record must have. */

@@ -382,8 +382,10 @@ static void align_clocks(struct sc_trace *trace) {
     }
     for (size_t i = 0; i < trace->file_count; i++) {
         struct sc_trace_file *file = &trace->files[i];
-        if (file->low_ns <= file->high_ns && (file->low_ns > 0 || file->high_ns < 0))
-            file->shift_ns = file->low_ns + (file->high_ns - file->low_ns) / 2;
+        int64_t middle = file->low_ns + (file->high_ns - file->low_ns) / 2;
+        if (file->low_ns <= file->high_ns && (file->low_ns > 0 || file->high_ns < 0) &&
+            middle > -SC_TRACE_SHIFT_LIMIT && middle < SC_TRACE_SHIFT_LIMIT)
+            file->shift_ns = middle;
     }
 }
 

@@ -108,15 +108,17 @@ static struct clock_line find_line(const unsigned char *header) {
                                (double)span_ns / (double)(last - ticks)};
 }
 
-/* Saturates: ticks of a damaged record may be anything. */
+/* Ticks and points of a damaged file may be anything. */
 static int64_t to_ns(const struct clock_line *line, uint64_t ticks) {
     double behind =
         ticks >= line->ticks ? (double)(ticks - line->ticks) : -(double)(line->ticks - ticks);
     double shift = behind * (line->ns_per_tick > 0 ? line->ns_per_tick : 1);
-    const double limit = 2e18; /* with the time of day it fits 63 bits */
+    double limit = (double)SC_TRACE_TIME_LIMIT / 2;
     if (shift > limit) shift = limit;
     if (shift < -limit) shift = -limit;
-    return (int64_t)(line->realtime % UINT64_C(4000000000000000000)) + (int64_t)shift;
+    int64_t ns = (int64_t)(line->realtime % (uint64_t)SC_TRACE_TIME_LIMIT) + (int64_t)shift;
+    if (ns < 0) return 0;
+    return ns < SC_TRACE_TIME_LIMIT ? ns : SC_TRACE_TIME_LIMIT - 1;
 }
 
 static void fill_record(struct sc_trace_record *record, const unsigned char *bytes, int lane,
