@@ -87,6 +87,7 @@ struct sc_trace_file {
     char backend[32];
     char damage[256]; /* empty: none */
     bool is_partial; /* records may be missing because of the damage */
+    bool has_speed; /* of its clock; else a tick counts as a nanosecond */
     bool is_wrapped[SPARK_COMM_LANE_COUNT]; /* older records were overwritten */
     struct sc_trace_record *records; /* by lane, oldest first */
     size_t count;
@@ -166,6 +167,9 @@ int sc_trace_compare_places(const struct sc_trace_item *a, const struct sc_trace
 size_t sc_trace_row_end(const struct sc_trace *trace, size_t begin, size_t end);
 /* Whether two records of one row describe the same call. */
 bool sc_trace_same_call(const struct sc_trace_record *a, const struct sc_trace_record *b);
+/* Whether no rank's call can end before every rank's has begun, and this one has ended well. On
+ * stream-ordered backends that holds for the hosts' operations alone. */
+bool sc_trace_is_meeting(const struct sc_trace_item *item);
 /* The ranks that have files in a communicator: from *begin to the result. */
 size_t sc_trace_ranks_of(const struct sc_trace *trace, int communicator, size_t *begin);
 /* The slots of the row at `begin`, as ranks of one communicator: all that have files, or sender and

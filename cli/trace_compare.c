@@ -5,6 +5,7 @@
 #include "trace.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static int order(int64_t a, int64_t b) {
     return (a > b) - (a < b);
@@ -47,6 +48,20 @@ bool sc_trace_same_call(const struct sc_trace_record *a, const struct sc_trace_r
            a->redop == b->redop && a->peer == b->peer;
 }
 
+bool sc_trace_is_meeting(const struct sc_trace_item *item) {
+    const struct sc_trace_record *record = item->record;
+    if (item->kind == SC_TRACE_MESSAGES || !record->is_complete || record->status) return false;
+    switch (record->operation) {
+    case SPARK_COMM_OP_BARRIER: return true;
+    case SPARK_COMM_OP_EXCHANGE_HOST: return record->bytes > 0;
+    case SPARK_COMM_OP_ALL_REDUCE:
+    case SPARK_COMM_OP_ALL_GATHER:
+    case SPARK_COMM_OP_REDUCE_SCATTER:
+        return record->bytes > 0 && strcmp(item->file->backend, "shm") == 0;
+    default: return false;
+    }
+}
+
 /* By the time of a row's first call: would this rank's ring still hold its own? */
 static bool would_be_kept(const struct sc_trace *trace, size_t begin,
                           const struct sc_trace_rank *rank) {
@@ -76,9 +91,14 @@ static void find_slots(const struct sc_trace *trace, const struct sc_trace_strea
     if (item->kind == SC_TRACE_MESSAGES) slots->has_entered[0] = slots->has_entered[1] = false;
 }
 
-static bool is_missing(const struct sc_trace *trace, size_t begin, const struct sc_trace_rank *rank,
-                       bool has_entered) {
+static bool is_missing(const struct sc_trace *trace, size_t begin, size_t end,
+                       const struct sc_trace_rank *rank, bool has_entered) {
     if (!rank || rank->since_ns[0] == INT64_MAX) return false;
+    /* Who has left a meeting shows that all were in it: this file was read before its rank came, in
+     * a job that still runs. */
+    for (size_t i = begin; i < end; i++) {
+        if (sc_trace_is_meeting(&trace->items[i])) return false;
+    }
     return has_entered || would_be_kept(trace, begin, rank);
 }
 
@@ -87,7 +107,7 @@ static bool message_differs(const struct sc_trace *trace, size_t begin, size_t e
     bool differs = false;
     if (end - begin == 1) {
         int other = !trace->items[begin].slot;
-        differs = is_missing(trace, begin, slots->ranks[other], slots->has_entered[other]);
+        differs = is_missing(trace, begin, end, slots->ranks[other], slots->has_entered[other]);
     }
     for (size_t i = begin; i < end; i++) {
         slots->has_entered[trace->items[i].slot] = true;
@@ -103,7 +123,7 @@ static bool collective_differs(const struct sc_trace *trace, size_t begin, size_
         if (item < end && trace->items[item].file->owner == i) {
             slots->has_entered[i] = true;
             item++;
-        } else if (is_missing(trace, begin, &trace->ranks[i], slots->has_entered[i])) {
+        } else if (is_missing(trace, begin, end, &trace->ranks[i], slots->has_entered[i])) {
             differs = true;
         }
     }
@@ -146,7 +166,7 @@ bool sc_trace_is_missing(const struct sc_trace *trace, const struct sc_trace_str
     for (size_t i = stream->begin; i < begin && !has_entered; i++) {
         has_entered = trace->items[i].slot == slot;
     }
-    return is_missing(trace, begin, rank, has_entered);
+    return is_missing(trace, begin, sc_trace_row_end(trace, begin, stream->end), rank, has_entered);
 }
 
 static int compare_divergences(const void *left, const void *right) {

@@ -49,6 +49,7 @@ static bool read_header(struct sc_trace_file *file, json_t *header) {
     file->epoch = epoch > 0 ? (uint32_t)epoch : 0;
     snprintf(file->library, sizeof file->library, "%s", text_of(header, "version"));
     snprintf(file->backend, sizeof file->backend, "%s", text_of(header, "backend"));
+    file->has_speed = true;
     return sc_trace_check_place(file);
 }
 

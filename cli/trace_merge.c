@@ -332,22 +332,6 @@ static bool collect_items(struct sc_trace *trace) {
 
 /* --- clocks ------------------------------------------------------------------------------------ */
 
-/* Whether no rank's call can end before every rank's has begun. On stream-ordered backends that
- * holds for the hosts' operations alone. */
-static bool is_meeting(const struct sc_trace_item *item) {
-    const struct sc_trace_record *record = item->record;
-    if (item->kind == SC_TRACE_MESSAGES || !record->is_complete || record->status) return false;
-    switch (record->operation) {
-    case SPARK_COMM_OP_BARRIER: return true;
-    case SPARK_COMM_OP_EXCHANGE_HOST: return record->bytes > 0;
-    case SPARK_COMM_OP_ALL_REDUCE:
-    case SPARK_COMM_OP_ALL_GATHER:
-    case SPARK_COMM_OP_REDUCE_SCATTER:
-        return record->bytes > 0 && strcmp(item->file->backend, "shm") == 0;
-    default: return false;
-    }
-}
-
 static void bound_shift(struct sc_trace_file *file, const struct sc_trace_record *own,
                         const struct sc_trace_record *reference) {
     int64_t low = reference->submit_ns - own->complete_ns;
@@ -370,12 +354,12 @@ static void align_clocks(struct sc_trace *trace) {
         const struct sc_trace_item *reference = &trace->items[row];
         size_t lowest;
         sc_trace_ranks_of(trace, reference->communicator, &lowest);
-        bool is_reference = reference->file->owner == lowest && is_meeting(reference);
+        bool is_reference = reference->file->owner == lowest && sc_trace_is_meeting(reference);
         for (end = row + 1; end < trace->item_count; end++) {
             const struct sc_trace_item *item = &trace->items[end];
             if (sc_trace_compare_places(reference, item) != 0 || item->number != reference->number)
                 break;
-            if (!is_reference || !is_meeting(item)) continue;
+            if (!is_reference || !sc_trace_is_meeting(item)) continue;
             if (!sc_trace_same_call(reference->record, item->record)) continue;
             bound_shift(&trace->files[item->file - trace->files], item->record, reference->record);
         }

@@ -351,6 +351,9 @@ static void print_clocks(const struct sc_trace *trace, FILE *out) {
     char low[32], high[32], shift[32];
     for (size_t i = 0; i < trace->file_count; i++) {
         const struct sc_trace_file *file = &trace->files[i];
+        if (file->rank >= 0 && file->count > 0 && !file->has_speed)
+            fprintf(out, "clock of rank %d (process %d): killed before its speed was known\n",
+                    file->rank, file->pid);
         if (file->rank < 0 || file->low_ns > file->high_ns) continue;
         span(file->low_ns, low, sizeof low);
         span(file->high_ns, high, sizeof high);

@@ -214,9 +214,7 @@ static bool read_ring(struct sc_trace_file *file, const unsigned char *bytes, si
         size_t there = (left < lane_bytes ? left : lane_bytes) / SC_TRACE_RECORD_BYTES;
         if (!read_lane(file, bytes + (there ? at : 0), there, capacity, lane, &line)) return false;
     }
-    if (line.ns_per_tick <= 0 && file->count > 0) {
-        sc_trace_damage(file, "the speed of its clock is not known: times within it are ticks");
-    }
+    file->has_speed = line.ns_per_tick > 0;
     return true;
 }
 

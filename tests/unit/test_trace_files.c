@@ -350,15 +350,22 @@ static void the_recorders_own_file_is_read(void **state) {
 static void overwritten_records_are_no_divergence(void **state) {
     (void)state;
     make_rings(2);
-    reduce_many(&rings[0], 1, 100); /* holds 37 to 100 */
-    reduce_many(&rings[1], 1, 80); /* holds 17 to 80 */
+    for (int i = 0; i < 2; i++) {
+        /* 37 to 100 are left, or 17 to 80. A root need not wait for the others. */
+        for (uint64_t number = 1; number <= (i == 0 ? 100u : 80u); number++) {
+            struct call call = reduce(number);
+            call.op = SPARK_COMM_OP_BROADCAST;
+            call.peer = 0;
+            record(&rings[i], call);
+        }
+    }
     add_rings(2);
     assert_int_equal(files[0].count, CAPACITY);
     assert_int_equal(files[0].records[0].number, 37);
     assert_int_equal(files[0].records[CAPACITY - 1].number, 100);
     merge();
     expect_first(1, DATA, 81);
-    expect_text("rank 1 has not entered it\n      last completed all_reduce #80");
+    expect_text("rank 1 has not entered it\n      last completed broadcast #80");
 }
 
 static void another_size_is_found(void **state) {
@@ -377,6 +384,35 @@ static void another_size_is_found(void **state) {
     assert_true(strncmp(printed, "FIRST DIVERGENCE: epoch 1, data lane, #10, ", 43) == 0);
     expect_text("all_reduce (8192 bytes, bf16, sum)\n    rank 0: MISMATCH");
     expect_text("all_reduce (4096 bytes, bf16, sum)\n    rank 1: MISMATCH");
+}
+
+/* Who has left a call that all must be in shows that all were: the other file is older. */
+static void a_running_job_is_no_divergence(void **state) {
+    (void)state;
+    make_rings(2);
+    reduce_many(&rings[0], 1, 9);
+    reduce_many(&rings[1], 1, 7);
+    add_rings(2);
+    merge();
+    expect_none();
+    teardown(NULL);
+    struct call call = reduce(10);
+    call.took_ns = -1;
+    record(&rings[0], call);
+    add_rings(2);
+    merge();
+    expect_first(1, DATA, 10);
+}
+
+static void a_clock_without_a_speed_is_named(void **state) {
+    (void)state;
+    make_rings(1);
+    reduce_many(&rings[0], 1, 2);
+    put(rings[0].bytes + 48, 8, 0); /* killed while it wrote the second point */
+    add_rings(1);
+    merge();
+    assert_int_equal(files[0].records[1].submit_ns - files[0].records[0].submit_ns, 500000);
+    expect_text("clock of rank 0 (process 100): killed before its speed was known");
 }
 
 /* Each field of a call is compared. */
@@ -731,6 +767,8 @@ int main(void) {
         cmocka_unit_test_teardown(the_recorders_own_file_is_read, teardown),
         cmocka_unit_test_teardown(overwritten_records_are_no_divergence, teardown),
         cmocka_unit_test_teardown(another_size_is_found, teardown),
+        cmocka_unit_test_teardown(a_running_job_is_no_divergence, teardown),
+        cmocka_unit_test_teardown(a_clock_without_a_speed_is_named, teardown),
         cmocka_unit_test_teardown(every_field_counts, teardown),
         cmocka_unit_test_teardown(a_skipped_call_shows_where_it_was_skipped, teardown),
         cmocka_unit_test_teardown(who_waits_and_who_is_missing, teardown),
