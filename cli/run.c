@@ -158,26 +158,31 @@ static char *prepare_trace_dir(const char *command, const char *path) {
     return NULL;
 }
 
-/* Whether a file of the folder is the ring of this node's rank, made since the job began. */
-static bool is_new_trace(const char *folder, const char *name, const struct timespec *begin,
-                         int *rank) {
-    char path[PATH_MAX];
+/* The rank whose ring a file of the folder is, if it was made since the job began; else -1. */
+static int rank_of_trace(const char *folder, const char *name, const struct timespec *begin) {
+    static const char start[] = "spark_comm.", end[] = ".trace";
+    char path[PATH_MAX], *rest = NULL;
     struct stat status;
-    int pid = 0, nth = 0, end = 0;
-    if (sscanf(name, "spark_comm.%d.%d.%d.trace%n", rank, &pid, &nth, &end) != 3) return false;
-    int length = snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (!end || name[end] || length >= (int)sizeof path || stat(path, &status) != 0) return false;
-    if (status.st_ctim.tv_sec != begin->tv_sec) return status.st_ctim.tv_sec > begin->tv_sec;
-    return status.st_ctim.tv_nsec >= begin->tv_nsec;
+    size_t length = strlen(name);
+    if (strncmp(name, start, sizeof start - 1) != 0 || length < sizeof end ||
+        strcmp(name + length - (sizeof end - 1), end) != 0)
+        return -1;
+    long rank = strtol(name + sizeof start - 1, &rest, 10);
+    if (*rest != '.' || rank < 0 || rank > MAX_WORLD) return -1;
+    int used = snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (used < 0 || used >= (int)sizeof path || stat(path, &status) != 0) return -1;
+    bool is_new = status.st_ctim.tv_sec != begin->tv_sec ? status.st_ctim.tv_sec > begin->tv_sec
+                                                         : status.st_ctim.tv_nsec >= begin->tv_nsec;
+    return is_new ? (int)rank : -1;
 }
 
 /* The ranks' rings are mapped files: they are there however the ranks ended. */
 static void tell_traces(const struct sc_launch_plan *plan, const struct timespec *begin) {
-    int files = 0, ranks = 0, rank = 0, first = plan->node_rank * plan->ranks;
+    int files = 0, ranks = 0, first = plan->node_rank * plan->ranks;
     bool *has_one = calloc((size_t)plan->ranks, sizeof *has_one);
     DIR *folder = opendir(plan->trace_dir);
     for (struct dirent *entry; has_one && folder && (entry = readdir(folder));) {
-        if (!is_new_trace(plan->trace_dir, entry->d_name, begin, &rank)) continue;
+        int rank = rank_of_trace(plan->trace_dir, entry->d_name, begin);
         if (rank < first || rank >= first + plan->ranks) continue;
         files++;
         if (!has_one[rank - first]) ranks++;

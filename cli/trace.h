@@ -2,7 +2,8 @@
  * spark-comm trace: reading the trace files of all ranks, laying them side by side, and showing
  * where the ranks went apart.
  *
- *   trace_read.c    ring files (SPARK_COMM_TRACE_DIR) and what both formats share
+ *   trace_file.c    what both formats share
+ *   trace_read.c    ring files (SPARK_COMM_TRACE_DIR)
  *   trace_json.c    JSON lines (spark_comm_trace_write)
  *   trace_merge.c   which files belong together, epochs, clocks
  *   trace_compare.c rows, and the first one at which the ranks differ
@@ -103,13 +104,15 @@ struct sc_trace_file {
 bool sc_trace_read(struct sc_trace_file *file, const char *path);
 bool sc_trace_read_bytes(struct sc_trace_file *file, const unsigned char *bytes, size_t size);
 bool sc_trace_json(struct sc_trace_file *file, const char *text, size_t size);
+bool sc_trace_check_place(struct sc_trace_file *file);
+
+/* trace_file.c. */
 void sc_trace_free(struct sc_trace_file *file);
 /* The first damage stays. */
 __attribute__((format(printf, 2, 3))) void sc_trace_damage(struct sc_trace_file *file,
                                                            const char *format, ...);
 /* A zeroed record at the end of the file's; NULL when memory ran out. */
 struct sc_trace_record *sc_trace_add(struct sc_trace_file *file);
-bool sc_trace_check_place(struct sc_trace_file *file);
 const char *sc_trace_operation_name(int operation);
 int sc_trace_operation(const char *name); /* 0: unknown */
 

@@ -6,63 +6,11 @@
 #include "trace.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_WORLD = 1 << 20 };
 static const size_t max_bytes = (size_t)1 << 30;
-
-static const char *const operation_names[SPARK_COMM_OP_COUNT] = {
-    [SPARK_COMM_OP_ALL_REDUCE] = "all_reduce",
-    [SPARK_COMM_OP_ALL_GATHER] = "all_gather",
-    [SPARK_COMM_OP_REDUCE_SCATTER] = "reduce_scatter",
-    [SPARK_COMM_OP_BROADCAST] = "broadcast",
-    [SPARK_COMM_OP_BARRIER] = "barrier",
-    [SPARK_COMM_OP_SEND_TO] = "send_to",
-    [SPARK_COMM_OP_RECV_FROM] = "recv_from",
-    [SPARK_COMM_OP_SEND_COMMAND] = "send_command",
-    [SPARK_COMM_OP_RECV_COMMAND] = "recv_command",
-    [SPARK_COMM_OP_RECV_COMMAND_U32] = "recv_command_u32",
-    [SPARK_COMM_OP_EXCHANGE_HOST] = "exchange_host",
-    [SPARK_COMM_OP_SYMMETRIC_ALLOC] = "symmetric_alloc",
-    [SPARK_COMM_OP_SET_ADD_KERNEL] = "set_add_kernel",
-};
-
-const char *sc_trace_operation_name(int operation) {
-    const char *name =
-        operation > 0 && operation < SPARK_COMM_OP_COUNT ? operation_names[operation] : NULL;
-    return name ? name : "unknown";
-}
-
-int sc_trace_operation(const char *name) {
-    for (int i = 1; i < SPARK_COMM_OP_COUNT; i++) {
-        if (operation_names[i] && strcmp(operation_names[i], name) == 0) return i;
-    }
-    return 0;
-}
-
-void sc_trace_damage(struct sc_trace_file *file, const char *format, ...) {
-    file->is_partial = true;
-    if (file->damage[0]) return;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(file->damage, sizeof file->damage, format, arguments);
-    va_end(arguments);
-}
-
-struct sc_trace_record *sc_trace_add(struct sc_trace_file *file) {
-    if (file->count == file->capacity) {
-        size_t capacity = file->capacity ? 2 * file->capacity : 256;
-        struct sc_trace_record *records = realloc(file->records, capacity * sizeof *records);
-        if (!records) return NULL;
-        file->records = records;
-        file->capacity = capacity;
-    }
-    struct sc_trace_record *record = &file->records[file->count++];
-    memset(record, 0, sizeof *record);
-    return record;
-}
 
 bool sc_trace_check_place(struct sc_trace_file *file) {
     if (file->world_size >= 1 && file->world_size <= MAX_WORLD && file->rank >= 0 &&
@@ -230,7 +178,7 @@ bool sc_trace_read_bytes(struct sc_trace_file *file, const unsigned char *bytes,
     return true;
 }
 
-/* The whole file; *bytes is NULL with *size 0 when it cannot be read, which is damage. */
+/* The whole file; *bytes stays NULL when it cannot be opened, which is damage. */
 static bool load(struct sc_trace_file *file, unsigned char **bytes, size_t *size) {
     size_t capacity = 0;
     FILE *in = fopen(file->name, "re");
@@ -258,13 +206,7 @@ bool sc_trace_read(struct sc_trace_file *file, const char *path) {
     size_t size = 0;
     *file = (struct sc_trace_file){.name = strdup(path), .rank = -1};
     bool good = file->name && load(file, &bytes, &size);
-    if (good && (bytes || !file->damage[0])) good = sc_trace_read_bytes(file, bytes, size);
+    if (good && bytes) good = sc_trace_read_bytes(file, bytes, size);
     free(bytes);
     return good;
-}
-
-void sc_trace_free(struct sc_trace_file *file) {
-    free(file->records);
-    free(file->name);
-    *file = (struct sc_trace_file){0};
 }
