@@ -190,6 +190,11 @@ static void tell_traces(const struct sc_launch_plan *plan, const struct timespec
     }
     if (folder) closedir(folder);
     free(has_one);
+    if (!files) {
+        sc_cli_error(plan->command, "no rank left a trace in %s: none opened a communicator",
+                     plan->trace_dir);
+        return;
+    }
     sc_cli_error(plan->command,
                  "%d of %d ranks left %d trace file(s) in %s; 'spark-comm trace %s' shows where "
                  "they went apart",
