@@ -110,7 +110,7 @@ static void the_file_outlives_its_owner(void **state) {
     snprintf(path, sizeof path, "%s/spark_comm.3.%ld.0.trace", folder, (long)child);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
-    static unsigned char bytes[SC_RECORDER_HEADER_BYTES + 2 * 64 * 64];
+    static _Alignas(64) unsigned char bytes[SC_RECORDER_HEADER_BYTES + 2 * 64 * 64];
     assert_int_equal(fread(bytes, 1, sizeof bytes, file), sizeof bytes);
     fclose(file);
     const struct sc_recorder_header *header = (const void *)bytes;
