@@ -12,7 +12,7 @@
  * membarrier the first sleep is short.
  *
  * Spinning is sized as measured on shared CPUs (docs/decisions.md): ranks that have a CPU each spin
- * for about 12 us before they sleep and never yield; with more ranks than CPUs 20 pauses, then 100
+ * for about 12 us before they sleep and never yield; with more ranks than CPUs 5 pauses, then 100
  * yields, then sleep.
  */
 #ifndef SC_OS_WAIT_H

@@ -25,7 +25,7 @@
 
 #define PASS_MS 2000 /* for one small message on a local socket */
 #define SPIN_NS 12000
-#define OVERSUBSCRIBED_SPINS 20
+#define OVERSUBSCRIBED_SPINS 5
 #define OVERSUBSCRIBED_YIELDS 100
 #define CALIBRATION_PAUSES 2000
 
