@@ -60,6 +60,8 @@ static void complete_members(const struct members *members, uint64_t first,
             &comm->recorder.rings[SPARK_COMM_LANE_DATA][(first + i) & comm->recorder.mask];
         sc_recorder_end(record, (int)status, false, comm->host.table.epoch, ticks);
     }
+    /* What failed for good stays in the line as what this rank is in. */
+    if (sc_status_is_fatal(status)) return;
     /* Release: partner of the world's monitor, which asks whether this rank waits for a peer. */
     atomic_store_explicit(&comm->lanes[SPARK_COMM_LANE_DATA].line->complete_ticks, ticks,
                           memory_order_release);
@@ -73,6 +75,8 @@ static void show_members(const struct members *members, uint64_t ticks) {
     uint64_t descriptor = sc_world_describe(members->operation, 0, 0, post->peer);
     atomic_store_explicit(&line->descriptor, descriptor, memory_order_relaxed);
     atomic_store_explicit(&line->bytes, post->bytes, memory_order_relaxed);
+    /* A group's are shown by the backend that knows which of them are still open. */
+    atomic_store_explicit(&line->peers, 0, memory_order_relaxed);
     if (members->operation == SPARK_COMM_OP_GROUP)
         sc_world_show_group(members->comm->world, members->posts, members->count);
     atomic_store_explicit(&line->submit_ticks, ticks, memory_order_release);

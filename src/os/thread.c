@@ -95,12 +95,16 @@ void sc_thread_host_id(struct sc_thread_host_id *id) {
 
     memset(id, 0, sizeof *id);
     pthread_mutex_lock(&boot_id_lock);
-    if (boot_id[0] == '\0')
-        read_line("/proc/sys/kernel/random/boot_id", boot_id, sizeof boot_id);
+    if (boot_id[0] == '\0') read_line("/proc/sys/kernel/random/boot_id", boot_id, sizeof boot_id);
     memcpy(id->boot_id, boot_id, sizeof id->boot_id);
     pthread_mutex_unlock(&boot_id_lock);
     if (stat("/proc/self/ns/net", &info) == 0) id->network_namespace = info.st_ino;
     id->uid = geteuid();
+}
+
+uint64_t sc_thread_pid_namespace(void) {
+    struct stat info;
+    return stat("/proc/self/ns/pid", &info) == 0 ? (uint64_t)info.st_ino : 0;
 }
 
 int sc_thread_pidfd(pid_t pid) {
