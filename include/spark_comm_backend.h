@@ -35,7 +35,7 @@ typedef struct spark_comm_call {
     size_t op_count;
     uint64_t number;     /* of the operation in its epoch and lane; point_to_point: of the group's last member */
     uint32_t epoch;      /* epoch of the communicator */
-    uint32_t digest;     /* digest of (operation, dtype, redop, root, bytes): equal on all ranks that call alike */
+    uint32_t digest;     /* digest of (operation, dtype, redop, root, bytes, number): equal on all ranks that call alike */
     int64_t deadline_ns; /* CLOCK_MONOTONIC; SPARK_COMM_DEADLINE_NEVER: none */
 } spark_comm_call;
 

@@ -208,7 +208,7 @@ struct arrival {
     uint64_t number;
 };
 
-static spark_comm_status check_arrival(const struct arrival *arrival, int root, int kind,
+static spark_comm_status check_arrival(int rank, const struct arrival *arrival, int root, int kind,
                                        uint64_t number, uint32_t digest, size_t capacity,
                                        struct sc_error *error) {
     bool same = arrival->number == number && arrival->kind == (uint32_t)kind &&
@@ -216,10 +216,10 @@ static spark_comm_status check_arrival(const struct arrival *arrival, int root, 
 
     if (!same)
         return sc_error_set(error, SPARK_COMM_MISMATCH, root, 0,
-                            "rank %d sent %s of %u bytes as #%llu of the command lane, and this "
-                            "rank receives %s of %zu bytes as #%llu",
+                            "rank %d sent %s of %u bytes as #%llu of the command lane, and rank "
+                            "%d receives %s of %zu bytes as #%llu",
                             root, kind_name(arrival->kind), arrival->bytes,
-                            (unsigned long long)arrival->number, kind_name((uint32_t)kind),
+                            (unsigned long long)arrival->number, rank, kind_name((uint32_t)kind),
                             capacity, (unsigned long long)number);
     if (arrival->bytes > capacity)
         return sc_error_set(error, SPARK_COMM_INVALID_ARGUMENT, root, 0,
@@ -329,7 +329,7 @@ spark_comm_status sc_world_command_recv(struct sc_world *world, int root, int ki
         return sc_error_set(error, st, root, 0, "the command ring of rank %d is damaged", root);
     if (st != SPARK_COMM_OK) return sc_verdict_end(world, error);
     *bytes = arrival.bytes;
-    st = check_arrival(&arrival, root, kind, number, digest, capacity, error);
+    st = check_arrival(world->rank, &arrival, root, kind, number, digest, capacity, error);
     if (st != SPARK_COMM_OK) return st;
     if (epoch->one_host)
         sc_ring_take(&epoch->rings, root, &record, data);

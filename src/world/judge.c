@@ -73,6 +73,13 @@ static void tell_cut_off(const struct sc_world *world, struct sc_error *cause) {
                  old.message);
 }
 
+/* Between hosts old words do not count, but for those of a rank that can say no more. */
+static void view_for_verdict(const struct sc_world *world, int rank, struct sc_view *view) {
+    sc_lines_view(world, rank, view);
+    if (!world->epoch->one_host && rank != world->rank && view->state == SC_PEER_PRESENT)
+        view->has_word = world->epoch->peers[rank].has_answered;
+}
+
 void sc_judge_decide(struct sc_world *world) {
     struct sc_judge *judge = &world->epoch->judge;
     struct sc_error cause;
@@ -81,8 +88,11 @@ void sc_judge_decide(struct sc_world *world) {
     bool is_open = sc_verdict_state(world) == SC_CAUSE_OWN && sc_world_peek_cause(world, &cause);
     if (is_open) {
         for (int rank = 0; rank < world->size; rank++)
-            sc_lines_view(world, rank, &judge->views[rank]);
-        sc_sentence_write(world, judge->views, &cause);
+            view_for_verdict(world, rank, &judge->views[rank]);
+        if (cause.status == SPARK_COMM_MISMATCH)
+            sc_mismatch_describe(world, judge->views, &cause);
+        else
+            sc_sentence_write(world, judge->views, &cause);
         if (world->epoch->one_host)
             publish(world, &cause);
         else if (cause.status == SPARK_COMM_PEER_LOST && is_cut_off(world))

@@ -90,14 +90,20 @@ static bool differ(const struct sc_sentence_side *one, const struct sc_sentence_
     return a.descriptor != b.descriptor || a.bytes != b.bytes;
 }
 
+/* What `rank` is in on this lane; false: in no collective. */
+static bool present_call(const struct search *search, int rank, int lane,
+                         struct sc_sentence_side *side) {
+    const struct sc_wire_lines *lines = &search->views[rank].lines;
+
+    return search->views[rank].has_word && lines->age[lane] != SC_WIRE_NO_AGE &&
+           !sc_lines_is_message(sc_lines_kind(lines->descriptor[lane])) &&
+           recall(search, rank, lane, lines->submitted[lane], side);
+}
+
 /* A rank whose collective with the number of `rank`'s was another. */
 static bool find_other_call(const struct search *search, int rank, int lane,
                             struct sc_sentence_side *own, struct sc_sentence_side *other) {
-    const struct sc_wire_lines *lines = &search->views[rank].lines;
-
-    if (!waits_long(&search->views[rank], lane) ||
-        sc_lines_is_message(sc_lines_kind(lines->descriptor[lane])) ||
-        !recall(search, rank, lane, lines->submitted[lane], own))
+    if (!waits_long(&search->views[rank], lane) || !present_call(search, rank, lane, own))
         return false;
     for (int i = 0; i < search->size; i++)
         if (i != rank && search->views[i].has_word && recall(search, i, lane, own->number, other) &&
@@ -174,7 +180,6 @@ static void describe_now(const struct search *search, int rank, struct sc_senten
 
 static void fill(struct sc_error *error, const struct sc_sentence_side *one,
                  const struct sc_sentence_side *other, int circle) {
-    bool is_other_first = other->rank < one->rank && !other->is_past;
     size_t used;
 
     sc_error_clear(error);
@@ -182,7 +187,7 @@ static void fill(struct sc_error *error, const struct sc_sentence_side *one,
     error->peer = other->rank;
     error->operation = sc_lines_kind(one->descriptor);
     error->sequence = sc_lines_is_message(error->operation) ? 0 : one->number;
-    sc_sentence_differ(error, is_other_first ? other : one, is_other_first ? one : other);
+    sc_sentence_differ(error, one, other);
     used = strlen(error->message);
     if (circle > 0)
         strncpy(error->message + used,
@@ -211,6 +216,31 @@ static bool search_from(const struct search *search, int rank, struct sc_error *
     describe_now(search, next, &other);
     fill(error, &own, &other, length);
     return true;
+}
+
+/* One that a backend found: its words know one side alone. */
+void sc_mismatch_describe(struct sc_world *world, struct sc_view *views, struct sc_error *cause) {
+    const struct search search = {world, views, world->size};
+    struct sc_sentence_side one, other;
+    int peer = cause->peer;
+
+    if (peer < 0 || sc_lines_is_message(cause->operation)) return;
+    for (int rank = 0; rank < world->size; rank++) {
+        bool has_one = present_call(&search, rank, DATA, &one);
+        bool has_other = present_call(&search, peer, DATA, &other);
+        if (rank == peer || !has_one || one.number != cause->sequence) continue;
+        bool is_found = has_other && one.number != other.number;
+        if (recall(&search, peer, DATA, one.number, &other) && differ(&one, &other))
+            is_found = true;
+        else if (present_call(&search, peer, DATA, &other) &&
+                 recall(&search, rank, DATA, other.number, &one) && differ(&one, &other))
+            is_found = true;
+        else if (is_found)
+            present_call(&search, rank, DATA, &one);
+        if (!is_found) continue;
+        sc_sentence_differ(cause, &one, &other);
+        return;
+    }
 }
 
 /* The rank's own caller looks again at what it waits for, and says when it did. */

@@ -236,6 +236,14 @@ static uint64_t longest_wait(const struct sc_view *views, int size, int lane) {
 
 /* ---- A timeout ---- */
 
+static void tell_also(struct text *text, const struct sc_view *views, int size,
+                      enum sc_view_mark mark, const char *one, const char *several) {
+    if (count(views, size, mark) == 0) return;
+    add(text, "; ");
+    int marked = add_ranks(text, views, size, mark);
+    add(text, "%s", marked == 1 ? one : several);
+}
+
 static void tell_message(struct text *text, const struct sc_view *views, int size,
                          const struct call *call) {
     const struct sc_wire_lines *lines = &views[call->rank].lines;
@@ -278,9 +286,7 @@ static void tell_collective(struct text *text, struct sc_view *views, int size,
     if (late < 0) return;
     add(text, "; ");
     add_whereabouts(text, late, &views[late]);
-    if (count(views, size, SC_VIEW_SILENT) == 0) return;
-    add(text, "; %s no word",
-        add_ranks(text, views, size, SC_VIEW_SILENT) == 1 ? " gives" : " give");
+    tell_also(text, views, size, SC_VIEW_SILENT, " gives no word", " give no word");
 }
 
 static bool tell_timeout(struct text *text, struct sc_view *views, int size,
@@ -325,6 +331,26 @@ static void tell_last_act(struct text *text, const struct sc_view *lost, int ran
     add_last(text, rank, lines);
 }
 
+/* Which call the others need it for. */
+static void tell_need(struct text *text, struct sc_view *views, int size, int lost,
+                      const struct call *call) {
+    if (call->number == 0) {
+        add(text, "; ");
+        add_whereabouts(text, call->rank, &views[call->rank]);
+        return;
+    }
+    if (!views[lost].has_word) add(text, "; it was needed in ");
+    add_subject(text, views, call);
+    mark_collective(views, size, call);
+    add(text, ", in which ");
+    int waiting = add_ranks(text, views, size, SC_VIEW_WAITS);
+    add(text, " %s", waiting == 1 ? "waits" : "wait");
+}
+
+static uint8_t silence(const struct sc_view *view) {
+    return view->has_word ? SC_VIEW_PLAIN : SC_VIEW_SILENT;
+}
+
 /* The words so far say who is lost, and how. */
 static void tell_loss(struct text *text, struct sc_view *views, int size, bool one_host,
                       struct sc_error *cause) {
@@ -333,29 +359,19 @@ static void tell_loss(struct text *text, struct sc_view *views, int size, bool o
     bool is_missed = find_missed(views, size, lost, &call);
 
     add(text, "%s", cause->message);
-    for (int rank = 0; rank < size; rank++)
-        views[rank].mark =
-            views[rank].state == SC_PEER_LOST && rank != lost ? SC_VIEW_LOST : SC_VIEW_PLAIN;
-    if (count(views, size, SC_VIEW_LOST) > 0) {
-        add(text, "; ");
-        add(text, " %s lost too", add_ranks(text, views, size, SC_VIEW_LOST) == 1 ? "is" : "are");
-    }
     tell_last_act(text, &views[lost], lost, one_host, is_missed ? &call : NULL);
-    if (!is_missed) return;
-    const struct sc_wire_lines *lines = &views[call.rank].lines;
-    if (call.number == 0) {
-        add(text, "; ");
-        add_whereabouts(text, call.rank, &views[call.rank]);
-    } else {
-        if (!views[lost].has_word) add(text, "; it was needed in ");
-        add_subject(text, views, &call);
-        mark_collective(views, size, &call);
-        add(text, ", in which ");
-        int waiting = add_ranks(text, views, size, SC_VIEW_WAITS);
-        add(text, " %s", waiting == 1 ? "waits" : "wait");
+    if (is_missed) {
+        tell_need(text, views, size, lost, &call);
+        cause->operation = sc_lines_kind(views[call.rank].lines.descriptor[call.lane]);
+        cause->sequence = call.number;
     }
-    cause->operation = sc_lines_kind(lines->descriptor[call.lane]);
-    cause->sequence = call.number;
+    for (int rank = 0; rank < size; rank++)
+        views[rank].mark = rank == lost                           ? SC_VIEW_PLAIN
+                           : views[rank].state == SC_PEER_LOST    ? SC_VIEW_LOST
+                           : views[rank].state == SC_PEER_PRESENT ? silence(&views[rank])
+                                                                  : SC_VIEW_PLAIN;
+    tell_also(text, views, size, SC_VIEW_LOST, " is lost too", " are lost too");
+    tell_also(text, views, size, SC_VIEW_SILENT, " gives no word", " give no word");
 }
 
 /* ---- Calls that differ ---- */
@@ -363,11 +379,14 @@ static void tell_loss(struct text *text, struct sc_view *views, int size, bool o
 void sc_sentence_differ(struct sc_error *error, const struct sc_sentence_side *one,
                         const struct sc_sentence_side *other) {
     struct text text = {.used = 0};
+    /* What goes on before what is past, then the lower rank: the same words whoever writes them. */
+    bool swaps = one->is_past != other->is_past ? one->is_past : other->rank < one->rank;
+    const struct sc_sentence_side *first = swaps ? other : one, *second = swaps ? one : other;
 
-    add(&text, "rank %d is in ", one->rank);
-    add_call(&text, one->descriptor, one->number, one->bytes, true);
-    add(&text, other->is_past ? ", rank %d was in " : ", rank %d in ", other->rank);
-    add_call(&text, other->descriptor, other->number, other->bytes, true);
+    add(&text, "rank %d is in ", first->rank);
+    add_call(&text, first->descriptor, first->number, first->bytes, true);
+    add(&text, second->is_past ? ", rank %d was in " : ", rank %d in ", second->rank);
+    add_call(&text, second->descriptor, second->number, second->bytes, true);
     memcpy(error->message, text.words, sizeof text.words);
 }
 

@@ -480,6 +480,8 @@ bool sc_heir_admit(struct sc_world *world, int fd, const uint8_t *in);
 /* Is an own wait one that can never end, since the ranks' calls differ? Then it is a fault. At each
  * tick. Monitor. */
 void sc_mismatch_check(struct sc_world *world);
+/* Gives a MISMATCH that a backend found the words of both sides, as far as the lines have them. */
+void sc_mismatch_describe(struct sc_world *world, struct sc_view *views, struct sc_error *cause);
 
 /* ---- watch.c ---- */
 

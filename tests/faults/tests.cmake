@@ -17,3 +17,6 @@ sc_add_test(test_world_refusals
 sc_add_test(test_world_limits
     SOURCES test_world_limits.c "${PROJECT_SOURCE_DIR}/src/base/alloc.c"
     DEFINITIONS SPARK_COMM_TESTING)
+sc_add_test(test_world_verdict
+    SOURCES test_world_verdict.c
+    LINK_OPTIONS LINKER:--wrap=sc_thread_host_id)
