@@ -230,6 +230,18 @@ spark_comm_status spark_comm_group_start(spark_comm *comm) {
     return st;
 }
 
+/* The shortest of the posts' limits. */
+static int shortest_limit(const struct spark_comm *comm, const struct sc_group *group) {
+    int shortest = SPARK_COMM_FOREVER;
+    for (size_t i = 0; i < group->count; i++) {
+        int limit = group->posts[i].timeout_ms;
+        if (limit == 0) limit = comm->settings.op_timeout_ms;
+        if (limit != SPARK_COMM_FOREVER && (shortest == SPARK_COMM_FOREVER || limit < shortest))
+            shortest = limit;
+    }
+    return shortest;
+}
+
 /* What is left to do once the group is known to be closed whatever happens. */
 static spark_comm_status end_group(struct spark_comm *comm) {
     struct sc_group *group = &comm->group;
@@ -239,7 +251,7 @@ static spark_comm_status end_group(struct spark_comm *comm) {
     spark_comm_status st = check_self(comm, group->posts, group->count);
     if (st != SPARK_COMM_OK || group->count == 0) return st;
     struct members members = {comm, group->posts, group->count,
-                              sc_lane_deadline(comm, group->posts[0].timeout_ms),
+                              sc_lane_deadline(comm, shortest_limit(comm, group)),
                               SPARK_COMM_OP_GROUP};
     return run_members(&members);
 }

@@ -283,8 +283,9 @@ static spark_comm_status open_one_host(struct sc_world *world, struct sc_error *
 
     lay_out(&epoch->segment, world->size);
     epoch->lines = epoch->segment.lines;
-    epoch->segment.cards[world->rank].pid = (int32_t)getpid();
-    epoch->segment.cards[world->rank].pid_namespace = sc_thread_pid_namespace();
+    struct sc_card *card = &epoch->segment.cards[world->rank];
+    atomic_store_explicit(&card->pid_namespace, sc_thread_pid_namespace(), memory_order_relaxed);
+    atomic_store_explicit(&card->pid, (int32_t)getpid(), memory_order_release);
     show_looks(world);
     epoch->command_bells = sc_alloc_array((size_t)world->size, sizeof *epoch->command_bells);
     if (epoch->command_bells == NULL)

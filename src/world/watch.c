@@ -18,12 +18,13 @@
 /* A descriptor that becomes readable at that rank's end; -1: there can be none. */
 static int open_pidfd(const struct sc_world *world, int rank) {
     const struct sc_card *cards = world->epoch->segment.cards;
-    const struct sc_card *own = &cards[world->rank], *card = &cards[rank];
+    /* Acquire: partner is open_one_host in share.c. */
+    int32_t pid = atomic_load_explicit(&cards[rank].pid, memory_order_acquire);
+    uint64_t space = atomic_load_explicit(&cards[rank].pid_namespace, memory_order_relaxed);
+    uint64_t own = atomic_load_explicit(&cards[world->rank].pid_namespace, memory_order_relaxed);
 
-    if (card->pid <= 0 || card->pid == own->pid || own->pid_namespace == 0 ||
-        card->pid_namespace != own->pid_namespace)
-        return -1;
-    return sc_thread_pidfd(card->pid);
+    if (pid <= 0 || pid == (int32_t)getpid() || own == 0 || space != own) return -1;
+    return sc_thread_pidfd(pid);
 }
 
 void sc_watch_begin(struct sc_world *world) {

@@ -115,8 +115,8 @@ struct sc_card {
     _Atomic uint64_t floor[SPARK_COMM_LANE_COUNT];
     _Atomic uint64_t gathers;
     /* Who it is, written once at open, and that its monitor lives, counted up at each tick. */
-    int32_t pid;
-    uint64_t pid_namespace;
+    _Atomic int32_t pid; /* release after the namespace; 0: not written yet */
+    _Atomic uint64_t pid_namespace;
     _Atomic uint64_t beats;
 };
 
