@@ -138,11 +138,20 @@ static void ask_all(struct sc_world *world) {
     if (sc_world_peek_cause(world, &cause)) sc_verdict_spread(world, SC_WIRE_SUSPECT, &cause, -1);
 }
 
+/* Do the ranks' lines say more than the cause does? */
+static bool needs_lines(struct sc_world *world) {
+    struct sc_error cause;
+
+    return sc_world_peek_cause(world, &cause) &&
+           (cause.status == SPARK_COMM_OP_TIMEOUT || cause.status == SPARK_COMM_PEER_LOST ||
+            cause.status == SPARK_COMM_MISMATCH);
+}
+
 int64_t sc_judge_step(struct sc_world *world, int64_t now) {
     struct sc_judge *judge = &world->epoch->judge;
     int64_t since = atomic_load_explicit(&judge->since, memory_order_acquire);
     bool is_loss = atomic_load_explicit(&judge->is_loss, memory_order_relaxed);
-    int64_t due = since + GRACE_NS;
+    int64_t due = since + (is_loss ? GRACE_NS : 0);
 
     if (since == 0 || sc_verdict_state(world) != SC_CAUSE_OWN) return SC_DEADLINE_NEVER;
     if (!world->epoch->one_host && !sc_is_head(world)) {
@@ -152,7 +161,8 @@ int64_t sc_judge_step(struct sc_world *world, int64_t now) {
     }
     if (!world->epoch->one_host) {
         ask_all(world);
-        if (!have_all_answered(world)) due = since + (is_loss ? LOSS_ANSWER_NS : ANSWER_NS);
+        if (needs_lines(world) && !have_all_answered(world))
+            due = since + (is_loss ? LOSS_ANSWER_NS : ANSWER_NS);
     }
     if (now < due) return due;
     if (world->epoch->one_host) sc_watch_find_dead(world);

@@ -13,9 +13,9 @@
 #include "world/world_state.h"
 
 #define NS_PER_MS INT64_C(1000000)
-/* How long a caller waits for the final words: while the world opens, on one host (then it decides
+/* How long a caller waits for the final words: while the world opens and after an abort, on one host (then it decides
  * by itself, see judge.c), between hosts. */
-#define OPENING_WAIT_NS (200 * NS_PER_MS)
+#define SHORT_WAIT_NS (200 * NS_PER_MS)
 #define LOCAL_WAIT_NS (500 * NS_PER_MS)
 #define REMOTE_WAIT_NS (3000 * NS_PER_MS)
 
@@ -149,10 +149,6 @@ void sc_world_fault(struct sc_world *world, const struct sc_error *suspect) {
         sc_judge_begin(world, suspect);
 }
 
-void sc_verdict_suspect(struct sc_world *world, const struct sc_error *cause) {
-    sc_world_fault(world, cause);
-}
-
 void sc_verdict_repeat(struct sc_world *world, int rank) {
     struct sc_verdict *verdict = &world->verdict;
     struct sc_error cause;
@@ -217,9 +213,13 @@ void sc_world_on_poison(struct sc_world *world, void (*interrupt_fn)(void *arg),
     sc_lock_give(&verdict->interrupt_lock);
 }
 
-/* When a caller no longer waits for the final words. */
-static int64_t patience(const struct sc_world *world, int64_t since) {
-    if (!is_settled(world)) return hub_hears(world) ? since + OPENING_WAIT_NS : 0;
+/* When a caller no longer waits for the final words. Under the lock. */
+static int64_t patience(const struct sc_world *world) {
+    int64_t since = world->verdict.since;
+
+    if (!is_settled(world)) return hub_hears(world) ? since + SHORT_WAIT_NS : 0;
+    /* An abort shall end calls at once, also where the head does not answer. */
+    if (world->verdict.cause.status == SPARK_COMM_ABORTED) return since + SHORT_WAIT_NS;
     return since + (world->epoch->one_host ? LOCAL_WAIT_NS : REMOTE_WAIT_NS);
 }
 
@@ -231,11 +231,11 @@ spark_comm_status sc_world_cause(struct sc_world *world, struct sc_error *cause)
         return SPARK_COMM_WRONG_STATE;
     while (sc_verdict_state(world) == SC_CAUSE_OWN) {
         sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
-        int64_t until = patience(world, verdict->since);
+        int64_t until = patience(world);
         sc_lock_give(&verdict->lock);
         if (!sc_deadline_passed(until))
             sc_wait_futex_sleep(&verdict->state, SC_CAUSE_OWN,
-                                sc_deadline_min(until, sc_deadline_now() + OPENING_WAIT_NS));
+                                sc_deadline_min(until, sc_deadline_now() + SHORT_WAIT_NS));
         else if (is_settled(world) && world->epoch->one_host)
             sc_judge_decide(world);
         else

@@ -498,8 +498,6 @@ void sc_verdict_init(struct sc_verdict *verdict);
 /* The one sentence: becomes the cause, is told to all that have a link but `from`, unless there is
  * one already. */
 void sc_verdict_adopt(struct sc_world *world, const struct sc_error *cause, int from);
-/* Another rank's suspicion: becomes the cause unless there is one already. */
-void sc_verdict_suspect(struct sc_world *world, const struct sc_error *cause);
 /* Sends `cause` to `rank`: a VERDICT from the hub, a FAULT from others. */
 void sc_verdict_tell(struct sc_world *world, int rank, const struct sc_error *cause);
 /* The same as VERDICT, FAULT or SUSPECT. */

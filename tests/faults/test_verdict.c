@@ -9,7 +9,7 @@
 
 #include "fault_ranks.h"
 
-/* The contract says 50 ms at p99 (bench/faults.sh prints what it is); a busy test machine gets a
+/* The contract says 50 ms at p99, and the loops print what it was; a busy test machine gets a
  * second. */
 #define SOON_MS 1000
 #define LARGEST (1u << 20)
