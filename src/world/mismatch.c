@@ -249,7 +249,7 @@ static void make_look(struct sc_world *world) {
     if (world->epoch->one_host) sc_wait_wake_all(&world->epoch->inner_bells[DATA]);
 }
 
-void sc_mismatch_check(struct sc_world *world) {
+bool sc_mismatch_check(struct sc_world *world) {
     struct sc_epoch *epoch = world->epoch;
     struct search search = {world, epoch->judge.views, world->size};
     struct sc_error error;
@@ -263,6 +263,7 @@ void sc_mismatch_check(struct sc_world *world) {
         waits |= is_long;
         is_news |= is_long && search.views[world->rank].lines.age[lane] < NEWS_NS;
     }
+    bool is_busy = search.views[world->rank].lines.age[DATA] != SC_WIRE_NO_AGE;
     if (waits_long(&search.views[world->rank], DATA)) make_look(world);
     /* Between hosts the head knows most, and looks for all: it is told as soon as a wait is long. */
     bool looks = epoch->one_host ? waits : sc_is_head(world);
@@ -277,4 +278,5 @@ void sc_mismatch_check(struct sc_world *world) {
     if (is_news && !epoch->one_host && !sc_is_head(world))
         sc_monitor_tell_lines(world, atomic_load_explicit(&epoch->hub, memory_order_relaxed), 0);
     if (found) sc_world_fault(world, &error);
+    return is_busy;
 }

@@ -27,6 +27,7 @@
 /* How often own operations are held against the numbers of ranks that have left. */
 #define LEFT_TICK_NS (20 * NS_PER_MS)
 #define TICK_NS (100 * NS_PER_MS)
+#define IDLE_TICK_NS (250 * NS_PER_MS)
 
 /* ---- Making and ending ---- */
 
@@ -295,15 +296,17 @@ static int64_t find_silent(struct sc_world *world, int64_t now) {
     return next;
 }
 
-/* What each rank looks at ten times a second; an idle one is done in some microseconds. */
+/* What each rank looks at now and then, more often while a call of the data lane runs. */
 static int64_t tick(struct sc_world *world, int64_t now) {
     struct sc_epoch *epoch = world->epoch;
 
     if (!atomic_load_explicit(&epoch->ready, memory_order_acquire)) return SC_DEADLINE_NEVER;
     if (now < epoch->judge.tick_at) return epoch->judge.tick_at;
-    epoch->judge.tick_at = now + TICK_NS;
     if (epoch->one_host) sc_watch_tick(world, now);
-    if (atomic_load_explicit(&world->poison, memory_order_relaxed) == 0) sc_mismatch_check(world);
+    bool is_idle = atomic_load_explicit(&world->poison, memory_order_relaxed) == 0 &&
+                   !sc_mismatch_check(world);
+    int64_t next = is_idle ? IDLE_TICK_NS : TICK_NS;
+    epoch->judge.tick_at = now + sc_deadline_min(next, world->monitor.heartbeat_ns);
     return epoch->judge.tick_at;
 }
 

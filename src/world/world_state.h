@@ -478,8 +478,8 @@ bool sc_heir_admit(struct sc_world *world, int fd, const uint8_t *in);
 /* ---- mismatch.c ---- */
 
 /* Is an own wait one that can never end, since the ranks' calls differ? Then it is a fault. At each
- * tick. Monitor. */
-void sc_mismatch_check(struct sc_world *world);
+ * tick. Says whether a call of the data lane runs. Monitor. */
+bool sc_mismatch_check(struct sc_world *world);
 /* Gives a MISMATCH that a backend found the words of both sides, as far as the lines have them. */
 void sc_mismatch_describe(struct sc_world *world, struct sc_view *views, struct sc_error *cause);
 
