@@ -947,8 +947,10 @@ SPARK_COMM_API spark_comm_status spark_comm_health(const spark_comm *comm, spark
  * Tells the last failure in full: the first cause while poisoned, else the latest failure of a
  * call.
  * With comm NULL it is this thread's last failure to open. The message names the operation, the
- * ranks ("rank 1") and what to do next. When there was no failure the status is OK and the message
- * empty.
+ * ranks ("rank 1") and what to do next. After a fatal failure it is the verdict, the same sentence
+ * on all ranks: who is missing, in which call, and what that rank did last. Calls that fail return
+ * once it is there; until then, for some milliseconds, other threads read this rank's suspicion.
+ * When there was no failure the status is OK and the message empty.
  *
  * Units: sequence counts operations of the lane; native_code is an errno or a native library's
  *   code.
