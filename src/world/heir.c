@@ -45,7 +45,9 @@ static bool parse(const char *text, struct sc_socket_address *address) {
     if (colon == NULL || (size_t)(colon - text) >= sizeof host) return false;
     memcpy(host, text, (size_t)(colon - text));
     host[colon - text] = '\0';
-    return sc_socket_resolve(host, atoi(colon + 1), address, 1, &count, NULL) == SPARK_COMM_OK &&
+    long port = strtol(colon + 1, NULL, 10);
+    return port > 0 && port < 65536 &&
+           sc_socket_resolve(host, (int)port, address, 1, &count, NULL) == SPARK_COMM_OK &&
            count == 1;
 }
 

@@ -218,26 +218,32 @@ static bool search_from(const struct search *search, int rank, struct sc_error *
     return true;
 }
 
+/* Both sides under the number of the one, or of the other, that stands for different calls; else what
+ * they are in, when the numbers differ. */
+static bool find_sides(const struct search *search, int rank, int peer,
+                       struct sc_sentence_side *one, struct sc_sentence_side *other) {
+    struct sc_sentence_side now, past;
+    bool has_other = present_call(search, peer, DATA, &now);
+
+    if (recall(search, peer, DATA, one->number, other) && differ(one, other)) return true;
+    if (!has_other) return false;
+    *other = now;
+    if (!recall(search, rank, DATA, other->number, &past) || !differ(&past, other))
+        return one->number != other->number;
+    *one = past;
+    return true;
+}
+
 /* One that a backend found: its words know one side alone. */
 void sc_mismatch_describe(struct sc_world *world, struct sc_view *views, struct sc_error *cause) {
     const struct search search = {world, views, world->size};
     struct sc_sentence_side one, other;
-    int peer = cause->peer;
 
-    if (peer < 0 || sc_lines_is_message(cause->operation)) return;
+    if (cause->peer < 0 || sc_lines_is_message(cause->operation)) return;
     for (int rank = 0; rank < world->size; rank++) {
-        bool has_one = present_call(&search, rank, DATA, &one);
-        bool has_other = present_call(&search, peer, DATA, &other);
-        if (rank == peer || !has_one || one.number != cause->sequence) continue;
-        bool is_found = has_other && one.number != other.number;
-        if (recall(&search, peer, DATA, one.number, &other) && differ(&one, &other))
-            is_found = true;
-        else if (present_call(&search, peer, DATA, &other) &&
-                 recall(&search, rank, DATA, other.number, &one) && differ(&one, &other))
-            is_found = true;
-        else if (is_found)
-            present_call(&search, rank, DATA, &one);
-        if (!is_found) continue;
+        if (rank == cause->peer || !present_call(&search, rank, DATA, &one) ||
+            one.number != cause->sequence || !find_sides(&search, rank, cause->peer, &one, &other))
+            continue;
         sc_sentence_differ(cause, &one, &other);
         return;
     }
