@@ -84,7 +84,7 @@ static inline void fault_start(struct fault_round *round) {
 }
 
 static inline void fault_await(_Atomic int *word, int value) {
-    int64_t until = sc_deadline_after(30000);
+    int64_t until = sc_deadline_after(120000); /* longer than the longest idle time */
     while (atomic_load(word) < value) {
         CHECK(!sc_deadline_passed(until));
         usleep(100);
