@@ -239,12 +239,14 @@ enum { SPARK_COMM_FLAG_EVENT_ORDERED = 1u };
 /* Log levels, from rare to frequent. DEBUG writes a line for each submission. */
 enum { SPARK_COMM_LOG_ERROR = 1, SPARK_COMM_LOG_WARN = 2, SPARK_COMM_LOG_INFO = 3, SPARK_COMM_LOG_DEBUG = 4 };
 
-/* Traits of a backend, a bit set. */
+/* Traits of a backend, a bit set. LATE_ENTRY is between the backend and the library
+ * (spark_comm_backend.h). */
 enum {
     SPARK_COMM_TRAIT_STREAM_ORDERED = 1u,
     SPARK_COMM_TRAIT_CAPTURABLE = 2u,
     SPARK_COMM_TRAIT_MULTI_HOST = 4u,
-    SPARK_COMM_TRAIT_CANONICAL = 8u
+    SPARK_COMM_TRAIT_CANONICAL = 8u,
+    SPARK_COMM_TRAIT_LATE_ENTRY = 16u
 };
 
 /* State of a communicator. */

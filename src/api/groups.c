@@ -27,7 +27,7 @@ struct members {
     struct spark_comm *comm;
     const spark_comm_op *posts;
     size_t count;
-    int64_t deadline;
+    int timeout_ms;
     int operation; /* for turns, errors and the status line: SEND_TO, RECV_FROM, or GROUP */
 };
 
@@ -103,10 +103,13 @@ static spark_comm_status members_failed(const struct members *members, spark_com
 
 static spark_comm_status run_members(const struct members *members) {
     struct spark_comm *comm = members->comm;
-    spark_comm_status st =
-        sc_lane_enter(comm, SPARK_COMM_LANE_DATA, members->operation, members->deadline, false);
+    int64_t deadline = 0;
+    spark_comm_status st = sc_lane_turn(comm, SPARK_COMM_LANE_DATA, members->operation,
+                                        members->timeout_ms, &deadline);
     if (st != SPARK_COMM_OK) return st;
     uint64_t ticks = sc_ticks_now();
+    if (deadline == 0)
+        deadline = sc_lane_deadline_at(comm, SPARK_COMM_LANE_DATA, members->timeout_ms, ticks);
     show_members(members, ticks);
     uint64_t first = record_members(members, ticks);
     spark_comm_call call = {.struct_size = sizeof call,
@@ -114,10 +117,57 @@ static spark_comm_status run_members(const struct members *members) {
                             .op_count = members->count,
                             .number = *message_counter(comm, &members->posts[members->count - 1]),
                             .epoch = comm->host.table.epoch,
-                            .deadline_ns = members->deadline};
+                            .deadline_ns = deadline};
     st = comm->backend.point_to_point(comm->backend_state, &call);
     if (__builtin_expect(st != SPARK_COMM_OK, 0)) st = members_failed(members, st);
     complete_members(members, first, st);
+    sc_lane_leave(comm, SPARK_COMM_LANE_DATA);
+    return st;
+}
+
+/* One message alone: the same, but noted late where the backend knows how. `call` is the first member,
+ * so that the one leads to the other. */
+struct single {
+    spark_comm_call call;
+    struct members members;
+    uint64_t record;
+    bool noted;
+};
+
+static void note_single(const spark_comm_call *call) {
+    struct single *single = (struct single *)(uintptr_t)call;
+    struct spark_comm *comm = single->members.comm;
+    if (single->noted) return;
+    uint64_t ticks = sc_ticks_now();
+    if (single->call.deadline_ns == 0)
+        single->call.deadline_ns =
+            sc_lane_deadline_at(comm, SPARK_COMM_LANE_DATA, single->members.timeout_ms, ticks);
+    show_members(&single->members, ticks);
+    single->record = record_members(&single->members, ticks);
+    single->noted = true;
+}
+
+static spark_comm_status run_single(struct spark_comm *comm, const spark_comm_op *op) {
+    bool late = (comm->backend.traits & SPARK_COMM_TRAIT_LATE_ENTRY) != 0;
+    struct single single;
+    single.members = (struct members){comm, op, 1, op->timeout_ms, op->kind};
+    single.noted = false;
+    single.call.deadline_ns = 0;
+    spark_comm_status st = sc_lane_turn(comm, SPARK_COMM_LANE_DATA, op->kind, op->timeout_ms,
+                                        &single.call.deadline_ns);
+    if (st != SPARK_COMM_OK) return st;
+    single.call.struct_size = sizeof single.call;
+    single.call.ops = op;
+    single.call.op_count = 1;
+    single.call.number = *message_counter(comm, op) + 1;
+    single.call.epoch = comm->host.table.epoch;
+    single.call.digest = 0;
+    single.call.entered = late ? note_single : NULL;
+    if (!late) note_single(&single.call);
+    st = comm->backend.point_to_point(comm->backend_state, &single.call);
+    note_single(&single.call);
+    if (__builtin_expect(st != SPARK_COMM_OK, 0)) st = members_failed(&single.members, st);
+    complete_members(&single.members, single.record, st);
     sc_lane_leave(comm, SPARK_COMM_LANE_DATA);
     return st;
 }
@@ -196,8 +246,7 @@ spark_comm_status sc_groups_post(struct spark_comm *comm, spark_comm_op *op) {
             "%s is %d, this rank itself: a message to oneself is only paired inside a group",
             op->kind == SPARK_COMM_OP_SEND_TO ? "dest_rank" : "src_rank", op->peer);
     if (op->bytes == 0) return SPARK_COMM_OK; /* a zero-byte message is no message on either side */
-    struct members members = {comm, op, 1, sc_lane_deadline(comm, op->timeout_ms), op->kind};
-    return run_members(&members);
+    return run_single(comm, op);
 }
 
 /* Inside: close waits for it. */
@@ -250,8 +299,7 @@ static spark_comm_status end_group(struct spark_comm *comm) {
     if (group->refused.status != SPARK_COMM_OK) return sc_handle_failed(comm, &group->refused);
     spark_comm_status st = check_self(comm, group->posts, group->count);
     if (st != SPARK_COMM_OK || group->count == 0) return st;
-    struct members members = {comm, group->posts, group->count,
-                              sc_lane_deadline(comm, shortest_limit(comm, group)),
+    struct members members = {comm, group->posts, group->count, shortest_limit(comm, group),
                               SPARK_COMM_OP_GROUP};
     return run_members(&members);
 }

@@ -42,10 +42,10 @@ spark_comm_status sc_thread_start(pthread_t *thread, const char *name, void *(*m
 static pthread_once_t watching = PTHREAD_ONCE_INIT;
 /* Written only in a child right after fork, when it has one thread. Relaxed: orders nothing else.
  */
-static _Atomic uint32_t fork_count;
+_Atomic uint32_t sc_thread_forks;
 
 static void count_fork(void) {
-    atomic_fetch_add_explicit(&fork_count, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&sc_thread_forks, 1, memory_order_relaxed);
 }
 
 static void watch_forks(void) {
@@ -54,7 +54,7 @@ static void watch_forks(void) {
 
 uint32_t sc_thread_fork_count(void) {
     pthread_once(&watching, watch_forks);
-    return atomic_load_explicit(&fork_count, memory_order_relaxed);
+    return atomic_load_explicit(&sc_thread_forks, memory_order_relaxed);
 }
 
 /* ---- CPUs, host, processes ---- */

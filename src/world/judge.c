@@ -109,7 +109,8 @@ void sc_judge_begin(struct sc_world *world, const struct sc_error *cause) {
     bool is_loss = cause->status == SPARK_COMM_PEER_LOST && cause->peer >= 0 &&
                    cause->peer < world->size && sc_peer_state(epoch, cause->peer) == SC_PEER_LOST;
 
-    if (epoch->one_host && !is_loss) {
+    /* The other side of a mismatch may be about to write its line. */
+    if (epoch->one_host && !is_loss && cause->status != SPARK_COMM_MISMATCH) {
         sc_judge_decide(world);
         return;
     }
@@ -151,7 +152,7 @@ int64_t sc_judge_step(struct sc_world *world, int64_t now) {
     struct sc_judge *judge = &world->epoch->judge;
     int64_t since = atomic_load_explicit(&judge->since, memory_order_acquire);
     bool is_loss = atomic_load_explicit(&judge->is_loss, memory_order_relaxed);
-    int64_t due = since + (is_loss ? GRACE_NS : 0);
+    int64_t due = since + (is_loss || world->epoch->one_host ? GRACE_NS : 0);
 
     if (since == 0 || sc_verdict_state(world) != SC_CAUSE_OWN) return SC_DEADLINE_NEVER;
     if (!world->epoch->one_host && !sc_is_head(world)) {
