@@ -60,6 +60,8 @@ static void complete_members(const struct members *members, uint64_t first,
             &comm->recorder.rings[SPARK_COMM_LANE_DATA][(first + i) & comm->recorder.mask];
         sc_recorder_end(record, (int)status, false, comm->host.table.epoch, ticks);
     }
+    /* What failed for good stays in the line as what this rank is in. */
+    if (sc_status_is_fatal(status)) return;
     /* Release: partner of the world's monitor, which asks whether this rank waits for a peer. */
     atomic_store_explicit(&comm->lanes[SPARK_COMM_LANE_DATA].line->complete_ticks, ticks,
                           memory_order_release);
@@ -73,6 +75,8 @@ static void show_members(const struct members *members, uint64_t ticks) {
     uint64_t descriptor = sc_world_describe(members->operation, 0, 0, post->peer);
     atomic_store_explicit(&line->descriptor, descriptor, memory_order_relaxed);
     atomic_store_explicit(&line->bytes, post->bytes, memory_order_relaxed);
+    /* A group's are shown by the backend that knows which of them are still open. */
+    atomic_store_explicit(&line->peers, 0, memory_order_relaxed);
     if (members->operation == SPARK_COMM_OP_GROUP)
         sc_world_show_group(members->comm->world, members->posts, members->count);
     atomic_store_explicit(&line->submit_ticks, ticks, memory_order_release);
@@ -275,6 +279,18 @@ spark_comm_status spark_comm_group_start(spark_comm *comm) {
     return st;
 }
 
+/* The shortest of the posts' limits. */
+static int shortest_limit(const struct spark_comm *comm, const struct sc_group *group) {
+    int shortest = SPARK_COMM_FOREVER;
+    for (size_t i = 0; i < group->count; i++) {
+        int limit = group->posts[i].timeout_ms;
+        if (limit == 0) limit = comm->settings.op_timeout_ms;
+        if (limit != SPARK_COMM_FOREVER && (shortest == SPARK_COMM_FOREVER || limit < shortest))
+            shortest = limit;
+    }
+    return shortest;
+}
+
 /* What is left to do once the group is known to be closed whatever happens. */
 static spark_comm_status end_group(struct spark_comm *comm) {
     struct sc_group *group = &comm->group;
@@ -283,7 +299,7 @@ static spark_comm_status end_group(struct spark_comm *comm) {
     if (group->refused.status != SPARK_COMM_OK) return sc_handle_failed(comm, &group->refused);
     spark_comm_status st = check_self(comm, group->posts, group->count);
     if (st != SPARK_COMM_OK || group->count == 0) return st;
-    struct members members = {comm, group->posts, group->count, group->posts[0].timeout_ms,
+    struct members members = {comm, group->posts, group->count, shortest_limit(comm, group),
                               SPARK_COMM_OP_GROUP};
     return run_members(&members);
 }

@@ -97,6 +97,10 @@ void sc_lane_note_entry(struct sc_lane_call *call) {
     atomic_store_explicit(&line->descriptor, descriptor, memory_order_relaxed);
     atomic_store_explicit(&line->bytes, call->bytes, memory_order_relaxed);
     atomic_store_explicit(&line->submit_ticks, ticks, memory_order_relaxed);
+    atomic_store_explicit(&line->past[call->number % SC_WORLD_PAST].descriptor, descriptor,
+                          memory_order_relaxed);
+    atomic_store_explicit(&line->past[call->number % SC_WORLD_PAST].bytes, call->bytes,
+                          memory_order_relaxed);
     /* Release: whoever acquires this number sees the fields above, or later ones. */
     atomic_store_explicit(&line->submitted, call->number, memory_order_release);
     call->record = sc_recorder_begin(&comm->recorder, call->lane, call->number, descriptor,

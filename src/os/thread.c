@@ -102,6 +102,11 @@ void sc_thread_host_id(struct sc_thread_host_id *id) {
     id->uid = geteuid();
 }
 
+uint64_t sc_thread_pid_namespace(void) {
+    struct stat info;
+    return stat("/proc/self/ns/pid", &info) == 0 ? (uint64_t)info.st_ino : 0;
+}
+
 int sc_thread_pidfd(pid_t pid) {
 #ifdef SYS_pidfd_open
     return (int)syscall(SYS_pidfd_open, pid, 0);

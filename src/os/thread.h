@@ -31,6 +31,8 @@ struct sc_thread_host_id {
     uint32_t uid;
 };
 void sc_thread_host_id(struct sc_thread_host_id *id);
+/* Which numbering of processes this one is in (inode of the pid namespace); 0: not known. */
+uint64_t sc_thread_pid_namespace(void);
 /* A descriptor that becomes readable when process `pid` ends; -1 where the kernel has none. */
 int sc_thread_pidfd(pid_t pid);
 
