@@ -289,6 +289,12 @@ def measure_one(options, raw, name, op, aligned):
         print(f"  {TITLES[name]}, {op}: {failure}", file=sys.stderr)
 
 
+def save(options, raw):
+    """After each round, so that a run that is cut off leaves what it has (--report-only)."""
+    with open(options.raw, "w", encoding="utf-8") as file:
+        json.dump(raw, file, indent=1)
+
+
 def measure_all(options):
     peers = build_all(options)
     raw = {"about": about_machine(), "versions": {}, "paths": {}, "batched": {}, "aligned": {},
@@ -305,6 +311,8 @@ def measure_all(options):
             for name in peers[shift:] + peers[:shift]:
                 if not (name == "gloo" and (aligned or op == "reduce_scatter")):
                     measure_one(options, raw, name, op, aligned)
+        raw["rounds"] = number + 1
+        save(options, raw)
     if "spark_comm" in peers:
         raw["versions"]["spark_comm"] = header_version()
     if "gloo" in raw["versions"]:
@@ -625,8 +633,7 @@ def main():
             raw = json.load(file)
     else:
         raw = measure_all(options)
-        with open(options.raw, "w", encoding="utf-8") as file:
-            json.dump(raw, file, indent=1)
+        save(options, raw)
     if not raw["batched"]:
         print("nothing was measured", file=sys.stderr)
         return 1
