@@ -62,13 +62,6 @@ void *sc_alloc_aligned(size_t alignment, size_t bytes) {
     return memset(memory, 0, bytes);
 }
 
-char *sc_alloc_text(const char *text) {
-    size_t bytes = strlen(text) + 1;
-    char *copy = sc_alloc(bytes);
-    if (copy != NULL) memcpy(copy, text, bytes);
-    return copy;
-}
-
 void sc_free(void *memory) {
     free(memory);
 }

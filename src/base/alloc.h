@@ -18,8 +18,6 @@ void *sc_alloc_array(size_t count, size_t bytes);
 /* Zero filled; `alignment` is a power of two and at least the size of a pointer (64: a cache line).
  */
 void *sc_alloc_aligned(size_t alignment, size_t bytes);
-/* A copy of `text` with its NUL. */
-char *sc_alloc_text(const char *text);
 /* NULL is fine. */
 void sc_free(void *memory);
 

@@ -46,13 +46,6 @@ const char *sc_dtype_name(int dtype) {
     return dtype_is_known(dtype) ? types[dtype].name : "unknown";
 }
 
-int sc_dtype_parse(const char *name) {
-    for (int i = 1; i < SC_DTYPE_COUNT; i++) {
-        if (strcmp(types[i].name, name) == 0) return i;
-    }
-    return 0;
-}
-
 const char *sc_dtype_redop_name(int redop) {
     return redop_is_known(redop) ? redop_names[redop] : "unknown";
 }

@@ -14,8 +14,6 @@ static inline unsigned sc_dtype_shift(int dtype) {
 }
 /* "bf16", "f32", ...; "unknown". */
 const char *sc_dtype_name(int dtype);
-/* From the name; 0 if unknown. */
-int sc_dtype_parse(const char *name);
 /* "sum", "max", "min", "avg"; "unknown". */
 const char *sc_dtype_redop_name(int redop);
 

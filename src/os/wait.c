@@ -201,27 +201,3 @@ spark_comm_status sc_wait_until(const struct sc_wait_policy *policy, sc_wait_rea
     }
     return yield_and_sleep(policy, ready, arg, deadline);
 }
-
-struct counter {
-    const _Atomic uint32_t *word;
-    uint32_t target;
-};
-
-static bool counter_is_ready(void *arg) {
-    const struct counter *counter = arg;
-    return sc_wait_reached(counter->word, counter->target);
-}
-
-spark_comm_status sc_wait_counter_slow(const struct sc_wait_policy *policy,
-                                       const _Atomic uint32_t *word, uint32_t target,
-                                       int64_t deadline) {
-    struct counter counter = {word, target};
-
-    /* The spinning of sc_wait_until, with the look inlined. */
-    for (uint32_t i = 0; i < policy->spins; i++) {
-        if (sc_wait_reached(word, target)) return SPARK_COMM_OK;
-        if (is_poisoned(policy)) return last_look(counter_is_ready, &counter);
-        sc_wait_pause();
-    }
-    return yield_and_sleep(policy, counter_is_ready, &counter, deadline);
-}

@@ -52,21 +52,6 @@ typedef bool (*sc_wait_ready)(void *arg);
 spark_comm_status sc_wait_until(const struct sc_wait_policy *policy, sc_wait_ready ready, void *arg,
                                 int64_t deadline);
 
-/* Waits until (int32_t)(*word - target) >= 0: a counter that only grows, modulo 2^32. Inline
- * first look, then the slow way. */
-spark_comm_status sc_wait_counter_slow(const struct sc_wait_policy *policy,
-                                       const _Atomic uint32_t *word, uint32_t target,
-                                       int64_t deadline);
-static inline bool sc_wait_reached(const _Atomic uint32_t *word, uint32_t target) {
-    return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
-}
-static inline spark_comm_status sc_wait_counter(const struct sc_wait_policy *policy,
-                                                const _Atomic uint32_t *word, uint32_t target,
-                                                int64_t deadline) {
-    if (sc_wait_reached(word, target)) return SPARK_COMM_OK;
-    return sc_wait_counter_slow(policy, word, target, deadline);
-}
-
 /* The thread sanitizer does not know atomic_thread_fence: a read-modify-write stands for it there. */
 #if defined(__SANITIZE_THREAD__)
 #define SC_WAIT_NO_FENCES 1

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "base/status.h"
+#include "counter.h"
 #include "os/thread.h"
 #include "world_ranks.h"
 
@@ -679,14 +680,14 @@ static spark_comm_status wait_in(struct world_rank *rank, const struct needed_ca
                        SPARK_COMM_FOREVER);
     case NEEDED_COLLECTIVE:
         world_enter(rank, SPARK_COMM_LANE_DATA, SPARK_COMM_OP_ALL_REDUCE, -1, 2);
-        return sc_wait_counter(sc_world_policy(rank->world, SPARK_COMM_LANE_DATA), &never, 1,
+        return sc_counter_wait(sc_world_policy(rank->world, SPARK_COMM_LANE_DATA), &never, 1,
                                in_ms(10000));
     default: {
         struct sc_world_line *line = sc_world_own_line(rank->world, SPARK_COMM_LANE_DATA);
         atomic_store(&line->descriptor,
                      sc_world_describe(SPARK_COMM_OP_RECV_FROM, 0, 0, test->leaver));
         atomic_store(&line->submit_ticks, sc_ticks_now());
-        return sc_wait_counter(sc_world_policy(rank->world, SPARK_COMM_LANE_DATA), &never, 1,
+        return sc_counter_wait(sc_world_policy(rank->world, SPARK_COMM_LANE_DATA), &never, 1,
                                in_ms(10000));
     }
     }
@@ -749,7 +750,7 @@ static void body_needed_later(struct world_rank *rank) {
     atomic_store(&line->descriptor, sc_world_describe(SPARK_COMM_OP_SEND_TO, 0, 0, 1));
     atomic_store(&line->submit_ticks, sc_ticks_now());
     CHECK_STATUS(rank,
-                 sc_wait_counter(sc_world_policy(rank->world, SPARK_COMM_LANE_DATA), &never, 1,
+                 sc_counter_wait(sc_world_policy(rank->world, SPARK_COMM_LANE_DATA), &never, 1,
                                  in_ms(10000)),
                  ONE_HOST ? SPARK_COMM_ABORTED : SPARK_COMM_OP_TIMEOUT);
     CHECK(sc_world_cause(rank->world, &cause) == SPARK_COMM_OK);
@@ -876,7 +877,7 @@ static void body_last_barrier(struct world_rank *rank) {
         for (int i = 0; i < size; i++)
             sc_wait_ring(policy, sc_world_doorbell(rank->world, i, SPARK_COMM_LANE_DATA));
         for (int i = 0; i < size; i++)
-            CHECK_STATUS(rank, sc_wait_counter(policy, &counters[i].arrived, number, in_ms(10000)),
+            CHECK_STATUS(rank, sc_counter_wait(policy, &counters[i].arrived, number, in_ms(10000)),
                          SPARK_COMM_OK);
         world_done(rank, SPARK_COMM_LANE_DATA, number);
     }
