@@ -478,6 +478,22 @@ which other processes took more than 5 % of one CPU is repeated, whatever it mea
 {attempts} times in all.
 """
 
+BOUNDS = """\
+all_reduce between two ranks goes by `swap` (`src/backends/shm/swap.c`): each line of data moves once,
+and the next step is written where the last one was read.
+
+| size | what bounds it |
+|---|---|
+| 8 B | one line handed over each way (45 to 60 ns on the machine below, `bench/shm_call.c`), and the call around it, two readings of the tick counter and a lock (36 to 50 ns); poison, numbers and the record are hidden behind the hand-over |
+| 1 to 16 KiB | loads of the peer's lines, one after the other from its cache; storing the own data is hidden |
+| 64 KiB to 4 MiB | those loads, copying in and adding, which do not overlap: all three use the same core |
+| 16 MiB | the memory: the buffers of both ranks and all steps no longer fit the last cache |
+
+all_gather and reduce_scatter go by slots up to 16 KiB and by chunks above, with one copy more than MPI's
+single copy through the kernel, which is why 4 MiB of all_gather is no faster. Broadcasts of up to 4 KiB
+are the command lane's.
+"""
+
 ALIGNED = """\
 Both ranks enter each call at one instant of the common clock; from there until the last one is
 done. Calls for which a rank came late are left out. All libraries in the same harness
@@ -529,6 +545,7 @@ def page(raw, plot):
         lines += ["## all_reduce, aligned starts", "", ALIGNED]
         lines += table(raw, "aligned", "all_reduce", map(parse_size, ALIGNED_SIZES.split(",")))
         lines.append("")
+    lines += ["## What bounds it", "", BOUNDS]
     lines += ["## Where and how", ""] + facts_table(raw) + [""] + commands(raw)
     for name, failures in raw["failures"].items():
         lines += ["", f"{TITLES[name]} failed in {len(failures)} runs, which are left out."]
