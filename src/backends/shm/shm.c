@@ -1,7 +1,7 @@
 /*
  * The table of the shm backend: opening, closing, and the choice of the path for each operation.
- * With two ranks or more the work is done by the channels (slots.c, chunks.c, streams.c, pairs.c);
- * one rank alone copies where a copy is due and has no mailbox.
+ * With two ranks or more the work is done by the channels (slots.c, swap.c, chunks.c, direct.c,
+ * streams.c, pairs.c); one rank alone copies where a copy is due and has no mailbox.
  */
 #include "backends/shm/shm.h"
 
