@@ -29,6 +29,8 @@ SOURCES = os.path.join(ROOT, "bench", "peers")
 OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast_barrier", "barrier", "send_recv"]
 SIZES = "8,1K,4K,16K,64K,256K,1M,4M,16M"
 ALIGNED_SIZES = "8,1K,4K,16K"
+# Ways to time, and what asks the harness for them. perf itself times spark_comm's batches.
+KINDS = {"batched": [], "aligned": ["--aligned"], "symmetric": ["--rewrite"]}
 MPI = ["openmpi", "mpich"]
 PEERS = ["spark_comm"] + MPI + ["gloo"]
 TITLES = {"spark_comm": "spark_comm", "openmpi": "Open MPI", "mpich": "MPICH", "gloo": "gloo"}
@@ -194,16 +196,16 @@ def run_spark_harness(options, arguments, folder):
                        ["--json", path], path, env=spark_env())
 
 
-def measure(options, name, op, aligned):
+def measure(options, name, op, kind):
     """One library and operation, once: what it wrote."""
-    sizes = ALIGNED_SIZES if aligned else options.sizes
-    arguments = ["--op", op, "--sizes", sizes] + (["--aligned"] if aligned else [])
+    sizes = ALIGNED_SIZES if kind == "aligned" else options.sizes
+    arguments = ["--op", op, "--sizes", sizes] + KINDS[kind]
     with tempfile.TemporaryDirectory() as folder:
         if name in MPI:
             answer = run_mpi(options, name, arguments, folder)
         elif name == "gloo":
             answer = run_gloo(options, arguments, folder)
-        elif aligned:
+        elif kind != "batched":
             answer = run_spark_harness(options, arguments, folder)
         else:
             answer = run_spark_comm(options, op, sizes, folder)
@@ -240,7 +242,7 @@ def wait_until_quiet(options):
             return
 
 
-def measure_undisturbed(options, name, op, aligned):
+def measure_undisturbed(options, name, op, kind):
     """Repeats a run during which other processes took more than a twentieth of one CPU; of those
     disturbed again and again the least disturbed counts. What it measured plays no part in that.
     Returns the answer and that share of one CPU."""
@@ -248,7 +250,7 @@ def measure_undisturbed(options, name, op, aligned):
     for _ in range(options.attempts):
         wait_until_quiet(options)
         begin, busy, own = time.monotonic(), busy_seconds(), own_seconds()
-        answer = measure(options, name, op, aligned)
+        answer = measure(options, name, op, kind)
         others = (busy_seconds() - busy) - (own_seconds() - own)
         others = max(0.0, others) / (time.monotonic() - begin)
         if others < least:
@@ -265,11 +267,10 @@ def key(op, size):
     return f"{op} {size}"
 
 
-def record(raw, name, answer, aligned):
-    kind = "aligned" if aligned else "batched"
+def record(raw, name, answer, kind):
     for row in answer["results"]:
         size = 0 if row["op"] == "barrier" else row["bytes"]
-        time_us = row.get("time_us_aligned") if aligned else row["time_us_median"]
+        time_us = row.get("time_us_aligned") if kind == "aligned" else row["time_us_median"]
         if time_us is not None:
             raw[kind].setdefault(key(row["op"], size), {}).setdefault(name, []).append(time_us)
         if row.get("path"):
@@ -278,11 +279,11 @@ def record(raw, name, answer, aligned):
         raw["versions"][name] = answer["version"]
 
 
-def measure_one(options, raw, name, op, aligned):
+def measure_one(options, raw, name, op, kind):
     """A failure is written down, and the others go on."""
     try:
-        answer, others = measure_undisturbed(options, name, op, aligned)
-        record(raw, name, answer, aligned)
+        answer, others = measure_undisturbed(options, name, op, kind)
+        record(raw, name, answer, kind)
         raw["others"].append(round(others, 3))
     except (Failure, subprocess.TimeoutExpired) as failure:
         raw["failures"].setdefault(name, []).append(op)
@@ -298,19 +299,20 @@ def save(options, raw):
 def measure_all(options):
     peers = build_all(options)
     raw = {"about": about_machine(), "versions": {}, "paths": {}, "batched": {}, "aligned": {},
+           "symmetric": {},
            "rounds": options.rounds, "attempts": options.attempts, "peers": peers,
            "ops": options.ops, "sizes": options.sizes, "failures": {}, "others": []}
-    steps = [(op, False) for op in options.ops]
+    steps = [(op, "batched") for op in options.ops]
     if options.aligned:
-        steps.append(("all_reduce", True))
+        steps += [("all_reduce", "aligned"), ("all_reduce", "symmetric")]
     for number in range(options.rounds):
         shift = number % max(len(peers), 1)
-        for op, aligned in steps:
+        for op, kind in steps:
             print(f"round {number + 1} of {options.rounds}: {op}"
-                  f"{', aligned starts' if aligned else ''}", file=sys.stderr, flush=True)
+                  f"{'' if kind == 'batched' else ', ' + kind}", file=sys.stderr, flush=True)
             for name in peers[shift:] + peers[:shift]:
-                if not (name == "gloo" and (aligned or op == "reduce_scatter")):
-                    measure_one(options, raw, name, op, aligned)
+                if not (name == "gloo" and (kind != "batched" or op == "reduce_scatter")):
+                    measure_one(options, raw, name, op, kind)
         raw["rounds"] = number + 1
         save(options, raw)
     if "spark_comm" in peers:
@@ -429,7 +431,7 @@ def speed_up_cells(row):
 
 
 def table(raw, kind, op, sizes):
-    names = [name for name in raw["peers"] if not (kind == "aligned" and name == "gloo")]
+    names = [name for name in raw["peers"] if kind == "batched" or name != "gloo"]
     with_path = "spark_comm" in names and kind == "batched"
     heading = ["size"] + [TITLES[name] for name in names] + ["speed-up", "per round"]
     heading += ["path"] if with_path else []
@@ -500,6 +502,13 @@ done. Calls for which a rank came late are left out. All libraries in the same h
 (`bench/peers/spark_perf.c` for spark_comm).
 """
 
+SYMMETRIC = """\
+spark_comm's buffer comes from `spark_comm_symmetric_alloc`, the others' is ordinary memory. Every
+rank writes its whole buffer anew before each call, and the cost of that, measured alone, is
+subtracted, on all sides: without the rewrite no data would cross. All libraries in the same
+harness.
+"""
+
 
 def commands(raw):
     lines = [f"bench/shm_peers.py --rounds {raw['rounds']} --attempts {raw['attempts']}", "",
@@ -545,6 +554,9 @@ def page(raw, plot):
         lines += ["## all_reduce, aligned starts", "", ALIGNED]
         lines += table(raw, "aligned", "all_reduce", map(parse_size, ALIGNED_SIZES.split(",")))
         lines.append("")
+    if raw.get("symmetric"):
+        lines += ["## all_reduce over symmetric memory", "", SYMMETRIC]
+        lines += table(raw, "symmetric", "all_reduce", sizes) + [""]
     lines += ["## What bounds it", "", BOUNDS]
     lines += ["## Where and how", ""] + facts_table(raw) + [""] + commands(raw)
     for name, failures in raw["failures"].items():
@@ -599,15 +611,16 @@ def draw(raw, svg):
 
 def summary(raw):
     sizes = [parse_size(text) for text in raw["sizes"].split(",")]
-    for kind, ops in (("batched", raw["ops"]), ("aligned", ["all_reduce"])):
+    for kind, ops in (("batched", raw["ops"]), ("aligned", ["all_reduce"]),
+                      ("symmetric", ["all_reduce"])):
         for op in ops:
             for size in [0] if op == "barrier" else sizes:
-                row = raw[kind].get(key(op, size), {})
+                row = raw.get(kind, {}).get(key(op, size), {})
                 best = better_mpi(row)
                 ratio = speed_up(row, best)
                 times = "  ".join(f"{TITLES[n]} {digits(statistics.median(row[n]))}"
                                   for n in raw["peers"] if row.get(n))
-                name = op + " aligned" if kind == "aligned" else op
+                name = op if kind == "batched" else f"{op} {kind}"
                 if times:
                     print(f"{name:20} {size_text(size):>8}  "
                           f"{f'{ratio:5.2f}x' if ratio else '   –  '}  {times}")
@@ -620,7 +633,7 @@ def parse_arguments():
     parser.add_argument("--sizes", default=SIZES, help="default: %(default)s")
     parser.add_argument("--peers", default=",".join(PEERS), help="default: %(default)s")
     parser.add_argument("--no-aligned", dest="aligned", action="store_false",
-                        help="leave the aligned starts out")
+                        help="leave the aligned starts and symmetric memory out")
     parser.add_argument("--attempts", type=int, default=4,
                         help="runs until one is undisturbed by other work (default: %(default)s)")
     parser.add_argument("--wait", type=float, default=600, metavar="SECONDS",

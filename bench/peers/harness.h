@@ -4,7 +4,9 @@
  * verifies, times and writes JSON (rank 0). The method is that of `spark-comm perf`: batches of
  * back-to-back calls, all ranks starting a batch together, the slowest rank counting per batch,
  * median and minimum over batches. With --aligned every call is timed alone besides, from an
- * instant on the common clock at which all ranks enter until the last one is done.
+ * instant on the common clock at which all ranks enter until the last one is done. With --rewrite
+ * the input is written anew before every call, and the cost of that, measured alone, subtracted: the
+ * only honest way to time memory in which nothing is copied.
  */
 #ifndef BENCH_HARNESS_H
 #define BENCH_HARNESS_H
@@ -23,6 +25,7 @@ struct harness_peer {
     int rank;
     int size;
     void (*barrier)(void);
+    float *(*allocate)(size_t bytes); /* memory that needs no copies, zeros; kept until the end */
     /* Replaces each value by the largest of all ranks. */
     void (*largest)(double *values, int count);
     void (*all_reduce)(float *data, size_t count); /* sum, in place */

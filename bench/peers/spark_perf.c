@@ -30,6 +30,12 @@ static uint64_t address(const void *data) {
     return (uint64_t)(uintptr_t)data;
 }
 
+static float *allocate(size_t bytes) {
+    uint64_t ptr = 0;
+    check(spark_comm_symmetric_alloc(comm, bytes, &ptr));
+    return (float *)(uintptr_t)ptr;
+}
+
 static void barrier(void) {
     check(spark_comm_barrier(comm));
 }
@@ -78,6 +84,7 @@ int main(int argc, char **argv) {
                                 .version = spark_comm_version(),
                                 .rank = spark_comm_rank(comm),
                                 .size = spark_comm_world_size(comm),
+                                .allocate = allocate,
                                 .barrier = barrier,
                                 .largest = largest,
                                 .all_reduce = all_reduce,

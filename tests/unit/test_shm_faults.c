@@ -233,13 +233,15 @@ static void symmetric_body(struct rank *rank, void *arg) {
     CHECK(run_one(rank, make_op(SPARK_COMM_OP_BARRIER, 0, 0, -1, NULL, NULL, 0), 10000) ==
               SPARK_COMM_OK,
           "barrier");
+    struct sc_symmetric_place place = sc_symmetric_locate(rank->state, ptr + 5, bytes - 5);
+    CHECK(place.region != 0, "not found");
     for (int i = 0; i < rank->size; i++) {
-        const unsigned char *theirs = sc_symmetric_of_rank(rank->state, ptr + 5, bytes - 5, i);
-        CHECK(theirs != NULL && theirs[0] == i + 1 && theirs[bytes - 6] == i + 1, "part of rank %d",
+        const unsigned char *theirs = place.parts + (size_t)i * place.part_bytes + place.offset;
+        CHECK(theirs[0] == i + 1 && theirs[bytes - 6] == i + 1, "part of rank %d",
               i);
     }
-    CHECK(sc_symmetric_of_rank(rank->state, ptr - 1, 4, 0) == NULL, "before it");
-    CHECK(sc_symmetric_of_rank(rank->state, ptr, SIZE_MAX, 0) == NULL, "beyond it");
+    CHECK(sc_symmetric_locate(rank->state, ptr - 1, 4).region == 0, "before it");
+    CHECK(sc_symmetric_locate(rank->state, ptr, SIZE_MAX).region == 0, "beyond it");
 
     CHECK(shm->register_buffer(rank->state, ptr, bytes, &handle) == SPARK_COMM_OK && handle != 0,
           "register");

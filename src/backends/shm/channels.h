@@ -10,6 +10,9 @@ spark_comm_status sc_slots_all_reduce(struct sc_shm *shm, const spark_comm_call 
 spark_comm_status sc_slots_reduce_scatter(struct sc_shm *shm, const spark_comm_call *call,
                                           sc_dtype_reduce_fn reduce);
 spark_comm_status sc_slots_all_gather(struct sc_shm *shm, const spark_comm_call *call);
+/* `bytes` of each rank to each; the call's own data do not move. */
+spark_comm_status sc_slots_gather(struct sc_shm *shm, const spark_comm_call *call, const void *send,
+                                  size_t bytes, void *recv);
 spark_comm_status sc_slots_barrier(struct sc_shm *shm, const spark_comm_call *call);
 
 /* swap.c: two ranks, any size */
@@ -21,6 +24,16 @@ spark_comm_status sc_chunks_all_reduce(struct sc_shm *shm, const spark_comm_call
 spark_comm_status sc_chunks_reduce_scatter(struct sc_shm *shm, const spark_comm_call *call,
                                            sc_dtype_reduce_fn reduce);
 spark_comm_status sc_chunks_all_gather(struct sc_shm *shm, const spark_comm_call *call);
+
+/* direct.c: without copies, where all ranks passed symmetric memory. True: the call is over, with
+ * *st. False: nothing has moved, and all ranks take the ordinary path. */
+bool sc_direct_run(struct sc_shm *shm, const spark_comm_call *call, sc_dtype_reduce_fn reduce,
+                   spark_comm_status *st);
+
+/* Whether it is worth the question; alike on all ranks. */
+static inline bool sc_direct_wanted(const struct sc_shm *shm, const spark_comm_op *op) {
+    return shm->mail.regions > 0 && op->bytes >= shm->paths.direct_from[op->kind];
+}
 
 /* streams.c */
 spark_comm_status sc_streams_broadcast(struct sc_shm *shm, const spark_comm_call *call);

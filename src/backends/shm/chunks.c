@@ -119,18 +119,11 @@ static void take_gather(const struct pipeline *line, size_t step) {
     }
 }
 
-/* Share of `rank` in a piece of `length` bytes; may be empty. */
-static size_t share_of(size_t length, int rank, int ranks, size_t *at) {
-    size_t whole = (length / (size_t)ranks + 63) & ~(size_t)63;
-    *at = (size_t)rank * whole < length ? (size_t)rank * whole : length;
-    return rank == ranks - 1 || length - *at < whole ? length - *at : whole;
-}
-
 static spark_comm_status take_two_shot(const struct pipeline *line, size_t step) {
     const struct sc_shm *shm = line->shm;
     const void *sources[SC_MAILBOX_MAX_RANKS];
     size_t base = step * line->step_bytes, length = step_length(line, step), at;
-    size_t share = share_of(length, shm->rank, shm->size, &at);
+    size_t share = sc_paths_share(length, shm->rank, shm->size, &at);
     unsigned char *own = chunk_of(line, shm->rank, step);
     for (int rank = 0; rank < shm->size; rank++)
         sources[rank] = chunk_of(line, rank, step) + at;
@@ -143,7 +136,7 @@ static spark_comm_status take_two_shot(const struct pipeline *line, size_t step)
     spark_comm_status st = await_flags(line, step, offsetof(struct sc_mailbox, chunk[0].reduced));
     if (st != SPARK_COMM_OK) return st;
     for (int rank = 0; rank < shm->size; rank++) {
-        share = share_of(length, rank, shm->size, &at);
+        share = sc_paths_share(length, rank, shm->size, &at);
         if (rank != shm->rank && share > 0)
             memcpy(line->recv + base + at, chunk_of(line, rank, step) + at, share);
     }

@@ -18,6 +18,9 @@
  *   chunks   the same in pipelined steps (chunks.c). 4 places. A rank stores s only after it has
  *            finished step s - 2. For that it has seen s - 2 of all, and each of them stored that
  *            only after it had finished step s - 4: nobody reads the old content of the place.
+ *            Zero-copy calls (direct.c) are steps of this channel without chunks, after an exchange
+ *            in slots. They keep the rule: they store both flags of every step, in order, and wait
+ *            for all others' `reduced` where the others wait for `ready`.
  *   streams  broadcasts, one channel per root (streams.c). 8 places. The root stores s only after
  *            `stream_taken` of every reader says that s - 8 was read.
  *   pairs    messages, one channel per ordered pair (pairs.c). 4 places. The sender stores s only
@@ -145,6 +148,7 @@ struct sc_mailbox_set {
     struct sc_mailbox *of[SC_MAILBOX_MAX_RANKS];
     struct sc_wait_doorbell *doorbells[SC_MAILBOX_MAX_RANKS];
     size_t pair_bytes; /* of one place of a pair */
+    uint32_t regions; /* symmetric ones ever allocated in this epoch, alike on all ranks */
     uint32_t next_slot; /* number of the next exchange */
     uint32_t next_swap; /* number of the next swap step */
     int swap_held; /* the swap slot that this rank writes next: whose mailbox it is in */

@@ -14,6 +14,15 @@
  *   two-shot   from 4 ranks: reading all others costs n - 1 times the data, two-shot about twice.
  *   chunks     of 128 KiB, pipelined: with smaller ones the lines of both ranks get in each other's
  *              way (16 KiB chunks cost 2.6 times as much at 1 MiB between two ranks).
+ *   zero copy  from 512 KiB, in pieces of 512 KiB, where symmetric memory was ever allocated: a
+ *              producer's next store to a line that a peer has read costs as much as the copy saved
+ *              while all fits the second-level cache. With buffers rewritten before every call (its
+ *              cost subtracted), the path above / pieces of 128 / 256 / 512 / 1024 KiB took, between
+ *              two ranks, 13.5 / 14.6 / 14.5 / - / - us at 256 KiB, 33.3 / 37.1 / 32.2 / 33.3 / 35.3
+ *              at 512 KiB, 62.1 / 53.9 / 40.0 / 33.2 / 43.5 at 1 MiB and 282 / 254 / 176 / 144 / 153
+ *              at 4 MiB (bench/shm_symmetric.c, medians of five alternating rounds, same machine,
+ *              512 KiB of second-level cache). reduce_scatter and all_gather: 11.5 / 11.1 and
+ *              23.6 / 22.9 at 256 KiB, 47.0 / 28.0 and 107 / 74.6 at 1 MiB without and with it.
  */
 #include "backends/shm/paths.h"
 
@@ -22,6 +31,8 @@
 
 #include "backends/shm/mailbox.h"
 
+#define DIRECT_FROM ((size_t)512 << 10)
+#define DIRECT_BYTES ((size_t)512 << 10)
 #define ANY SIZE_MAX
 #define MOST SC_MAILBOX_MAX_RANKS
 
@@ -53,9 +64,15 @@ static const struct {
 void sc_paths_choose(struct sc_paths *paths, int ranks) {
     int count[SPARK_COMM_OP_RECV_FROM + 1] = {0};
     for (int kind = 0; kind <= SPARK_COMM_OP_RECV_FROM; kind++)
+        paths->direct_from[kind] = ANY;
+    paths->direct_bytes = DIRECT_BYTES;
+    for (int kind = 0; kind <= SPARK_COMM_OP_RECV_FROM; kind++)
         for (int i = 0; i < SC_PATHS_ROWS; i++)
             paths->rows[kind][i] = (struct sc_paths_row){ANY, SC_PATH_COPY};
     if (ranks == 1) return;
+    paths->direct_from[SPARK_COMM_OP_ALL_REDUCE] = DIRECT_FROM;
+    paths->direct_from[SPARK_COMM_OP_ALL_GATHER] = DIRECT_FROM;
+    paths->direct_from[SPARK_COMM_OP_REDUCE_SCATTER] = DIRECT_FROM / (size_t)ranks;
     for (size_t i = 0; i < TABLE_ROWS; i++) {
         int kind = table[i].operation;
         size_t up_to = table[i].up_to;
@@ -102,6 +119,12 @@ size_t sc_paths_step_bytes(int operation, int ranks) {
     /* A chunk of reduce_scatter holds a piece of every rank's block. */
     if (operation == SPARK_COMM_OP_REDUCE_SCATTER) bytes = bytes / (size_t)ranks & ~(size_t)63;
     return bytes;
+}
+
+size_t sc_paths_share(size_t length, int rank, int ranks, size_t *at) {
+    size_t whole = (length / (size_t)ranks + 63) & ~(size_t)63;
+    *at = (size_t)rank * whole < length ? (size_t)rank * whole : length;
+    return rank == ranks - 1 || length - *at < whole ? length - *at : whole;
 }
 
 /* In quarters, so that reading overlaps writing, but no pieces under 16 KiB. */

@@ -30,6 +30,9 @@ struct sc_paths_row {
 struct sc_paths {
     struct sc_paths_row rows[SPARK_COMM_OP_RECV_FROM + 1]
                             [SC_PATHS_ROWS]; /* the last one: SIZE_MAX */
+    /* By operation: op.bytes from which symmetric memory is worth a question to all (direct.c). */
+    size_t direct_from[SPARK_COMM_OP_RECV_FROM + 1];
+    size_t direct_bytes; /* of one step of it; a multiple of 64 */
 };
 
 void sc_paths_choose(struct sc_paths *paths, int ranks);
@@ -45,6 +48,8 @@ static inline enum sc_path sc_paths_of(const struct sc_paths *paths, int operati
 
 /* Bytes of one block that a step of chunks.c carries; a multiple of 64. */
 size_t sc_paths_step_bytes(int operation, int ranks);
+/* Share of `rank` in a piece of `length` bytes, in multiples of 64; may be empty. */
+size_t sc_paths_share(size_t length, int rank, int ranks, size_t *at);
 /* Bytes of one step of swap.c, for `bytes` in all. */
 size_t sc_paths_swap_bytes(size_t bytes);
 /* Bytes of one chunk of a broadcast, and of one fragment of a message, of `bytes` in all. */

@@ -1,7 +1,7 @@
 /*
  * The table of the shm backend: opening, closing, and the choice of the path for each operation.
- * With two ranks or more the work is done by the channels (slots.c, chunks.c, streams.c, pairs.c);
- * one rank alone copies where a copy is due and has no mailbox.
+ * With two ranks or more the work is done by the channels (slots.c, swap.c, chunks.c, direct.c,
+ * streams.c, pairs.c); one rank alone copies where a copy is due and has no mailbox.
  */
 #include "backends/shm/shm.h"
 
@@ -99,6 +99,10 @@ static spark_comm_status all_reduce(void *state, const spark_comm_call *call) {
     struct sc_shm *shm = state;
     const spark_comm_op *op = call->ops;
     if (op->bytes == 0) return SPARK_COMM_OK;
+    spark_comm_status st;
+    if (sc_direct_wanted(shm, op) &&
+        sc_direct_run(shm, call, sc_dtype_reducer_now(op->dtype, op->redop), &st))
+        return st;
     enum sc_path path = sc_paths_of(&shm->paths, op->kind, op->bytes);
     if (path == SC_PATH_SWAP) return sc_swap_all_reduce(shm, call);
     if (path == SC_PATH_TINY || path == SC_PATH_SLOTS) return sc_slots_all_reduce(shm, call);
@@ -113,6 +117,8 @@ static spark_comm_status reduce_scatter(void *state, const spark_comm_call *call
     enum sc_path path = sc_paths_of(&shm->paths, op->kind, op->bytes);
     if (path == SC_PATH_COPY) return copy_own(op);
     sc_dtype_reduce_fn reduce = sc_dtype_reducer_now(op->dtype, op->redop);
+    spark_comm_status st;
+    if (sc_direct_wanted(shm, op) && sc_direct_run(shm, call, reduce, &st)) return st;
     if (path == SC_PATH_CHUNKS) return sc_chunks_reduce_scatter(shm, call, reduce);
     return sc_slots_reduce_scatter(shm, call, reduce);
 }
@@ -123,6 +129,8 @@ static spark_comm_status all_gather(void *state, const spark_comm_call *call) {
     if (op->bytes == 0) return SPARK_COMM_OK;
     enum sc_path path = sc_paths_of(&shm->paths, op->kind, op->bytes);
     if (path == SC_PATH_COPY) return copy_own(op);
+    spark_comm_status st;
+    if (sc_direct_wanted(shm, op) && sc_direct_run(shm, call, NULL, &st)) return st;
     if (path == SC_PATH_CHUNKS) return sc_chunks_all_gather(shm, call);
     return sc_slots_all_gather(shm, call);
 }

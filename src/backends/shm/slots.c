@@ -115,21 +115,24 @@ spark_comm_status sc_slots_reduce_scatter(struct sc_shm *shm, const spark_comm_c
     return st;
 }
 
+spark_comm_status sc_slots_gather(struct sc_shm *shm, const spark_comm_call *call, const void *send,
+                                  size_t bytes, void *recv) {
+    uint32_t number;
+    spark_comm_status st = exchange(shm, call, send, bytes, &number);
+    for (int rank = 0; rank < shm->size && st == SPARK_COMM_OK; rank++) {
+        unsigned char *to = (unsigned char *)recv + (size_t)rank * bytes;
+        if (rank != shm->rank)
+            memcpy(to, content(shm, rank, number, bytes), bytes);
+        else if (to != send)
+            memcpy(to, send, bytes);
+    }
+    return st;
+}
+
 spark_comm_status sc_slots_all_gather(struct sc_shm *shm, const spark_comm_call *call) {
     const spark_comm_op *op = call->ops;
-    const unsigned char *send = sc_state_pointer(op->send);
-    unsigned char *recv = sc_state_pointer(op->recv);
-    uint32_t number;
-    spark_comm_status st = exchange(shm, call, send, op->bytes, &number);
-    if (st != SPARK_COMM_OK) return st;
-    for (int rank = 0; rank < shm->size; rank++) {
-        unsigned char *to = recv + (size_t)rank * op->bytes;
-        if (rank != shm->rank)
-            memcpy(to, content(shm, rank, number, op->bytes), op->bytes);
-        else if (to != send)
-            memcpy(to, send, op->bytes);
-    }
-    return SPARK_COMM_OK;
+    return sc_slots_gather(shm, call, sc_state_pointer(op->send), op->bytes,
+                           sc_state_pointer(op->recv));
 }
 
 ALWAYS_INLINE spark_comm_status barrier(struct sc_shm *shm, int size, const spark_comm_call *call) {

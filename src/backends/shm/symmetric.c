@@ -14,6 +14,7 @@ struct sc_symmetric_region {
     struct sc_mapping mapping;
     unsigned char *own; /* this rank's part */
     size_t part_bytes; /* of each rank */
+    uint32_t id; /* counted in the epoch, from 1; alike on all ranks */
 };
 
 struct sc_symmetric_range {
@@ -33,12 +34,16 @@ static const struct sc_symmetric_region *find(const struct sc_shm *shm, uint64_t
     return region;
 }
 
-unsigned char *sc_symmetric_of_rank(const struct sc_shm *shm, uint64_t ptr, size_t bytes,
-                                    int rank) {
+struct sc_symmetric_place sc_symmetric_locate(const struct sc_shm *shm, uint64_t ptr,
+                                              size_t bytes) {
     const struct sc_symmetric_region *region = find(shm, ptr, bytes);
-    if (region == NULL) return NULL;
-    return (unsigned char *)region->mapping.address + (size_t)rank * region->part_bytes +
-           (ptr - (uint64_t)(uintptr_t)region->own);
+    if (region == NULL) return (struct sc_symmetric_place){0};
+    return (struct sc_symmetric_place){
+        .region = region->id,
+        .offset = ptr - (uint64_t)(uintptr_t)region->own,
+        .parts = region->mapping.address,
+        .part_bytes = region->part_bytes,
+    };
 }
 
 /* One rank shares with nobody, but has memory of the same kind. */
@@ -74,6 +79,7 @@ spark_comm_status sc_symmetric_alloc(void *state, size_t bytes, int64_t deadline
     if (st != SPARK_COMM_OK) goto fail;
     region->part_bytes = part;
     region->own = (unsigned char *)region->mapping.address + (size_t)shm->rank * part;
+    region->id = ++shm->mail.regions;
     region->next = shm->regions;
     shm->regions = region;
     *ptr = (uint64_t)(uintptr_t)region->own;

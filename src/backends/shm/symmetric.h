@@ -11,9 +11,15 @@ spark_comm_status sc_symmetric_free(void *state, uint64_t ptr);
 spark_comm_status sc_symmetric_register(void *state, uint64_t ptr, size_t bytes, uint64_t *handle);
 spark_comm_status sc_symmetric_deregister(void *state, uint64_t handle);
 
-/* Where `rank` has what this rank has at [ptr, ptr + bytes); NULL unless the range lies in one
- * region. */
-unsigned char *sc_symmetric_of_rank(const struct sc_shm *shm, uint64_t ptr, size_t bytes, int rank);
+/* Where a range of this rank's lies; region 0: not in symmetric memory that the peers share. */
+struct sc_symmetric_place {
+    uint32_t region;
+    uint64_t offset; /* in this rank's part */
+    unsigned char *parts; /* of all ranks, one behind the other, as mapped here */
+    size_t part_bytes;
+};
+
+struct sc_symmetric_place sc_symmetric_locate(const struct sc_shm *shm, uint64_t ptr, size_t bytes);
 /* Frees all that is left. */
 void sc_symmetric_close(struct sc_shm *shm);
 
