@@ -159,7 +159,8 @@ spark_comm_status sc_lane_end(struct sc_lane_call *call, spark_comm_status statu
         /* Release: partner of the readers of status lines. */
         atomic_store_explicit(&own->line->completed, call->number, memory_order_release);
     }
-    sc_recorder_end(call->record, (int)status, false, comm->host.table.epoch, ticks);
+    sc_recorder_end(call->record, (int)status, false,
+                    atomic_load_explicit(&comm->epoch, memory_order_relaxed), ticks);
     sc_lock_give(&own->lock);
     return status;
 }

@@ -40,6 +40,9 @@ int64_t sc_lane_deadline(const struct spark_comm *comm, int timeout_ms);
 /* What a record shows of a stream: no address, but equal for equal streams. */
 uint64_t sc_lane_stream_label(uint64_t stream);
 
+/* memory.c: the registrations again, in a new epoch. */
+void sc_memory_restore(struct spark_comm *comm);
+
 /* A turn on a lane without a number, for local calls that must not meet an operation. */
 spark_comm_status sc_lane_enter(struct spark_comm *comm, int lane, int operation, int64_t deadline,
                                 bool even_if_poisoned);

@@ -178,7 +178,7 @@ static spark_comm_status run_collective(struct spark_comm *comm, const spark_com
             .ops = op,
             .op_count = 1,
             .number = lane.number,
-            .epoch = comm->host.table.epoch,
+            .epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed),
             .digest = sc_lane_digest(op->kind, op->dtype, op->redop, op->peer, op->bytes),
             .deadline_ns = lane.deadline};
         st = function(comm->backend_state, &call);

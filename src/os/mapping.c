@@ -246,6 +246,24 @@ spark_comm_status sc_mapping_seal(const struct sc_mapping *mapping, struct sc_er
     return SPARK_COMM_OK;
 }
 
+spark_comm_status sc_mapping_detach(const struct sc_mapping *mapping, size_t offset, size_t bytes,
+                                    struct sc_error *error) {
+    unsigned char *at = (unsigned char *)mapping->address + offset;
+    void *fresh = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (fresh == MAP_FAILED)
+        return sc_error_system(error, errno, "cannot make %zu bytes of private memory", bytes);
+    memcpy(fresh, at, bytes);
+    /* In one step: no other thread's mapping can come in between. */
+    if (mremap(fresh, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != at) {
+        spark_comm_status st =
+            sc_error_system(error, errno, "cannot replace %zu bytes of shared memory", bytes);
+        munmap(fresh, bytes);
+        return st;
+    }
+    return SPARK_COMM_OK;
+}
+
 void sc_mapping_release(struct sc_mapping *mapping) {
     struct region *unused = NULL;
 

@@ -80,6 +80,8 @@ spark_comm_status sc_monitor_start(struct sc_world *world, struct sc_error *erro
     int64_t now = sc_deadline_now();
 
     world->monitor.heartbeat_at = world->monitor.round_at = now;
+    world->monitor.pair_begun = 0;
+    atomic_store_explicit(&world->monitor.stop, false, memory_order_relaxed);
     for (int rank = 0; rank < world->size; rank++)
         atomic_store_explicit(&world->epoch->peers[rank].heard, now, memory_order_relaxed);
     spark_comm_status st = sc_thread_start(&world->monitor.thread, "sc-monitor", run, world, error);
@@ -149,8 +151,11 @@ static bool is_expected(const struct sc_world *world, int rank,
     switch (header->kind) {
     case SC_WIRE_MEMBERS:
     case SC_WIRE_WELCOME: return from_hub;
+    case SC_WIRE_ANSWER: /* the connection is that of one claim: no other epoch can be meant */
+    case SC_WIRE_FAIL: return from_hub && world->monitor.phase != SC_PHASE_RUNNING;
     case SC_WIRE_VERDICT:
-        if (world->monitor.phase == SC_PHASE_GATHERING) return from_hub;
+    case SC_WIRE_FAULT:
+        if (world->monitor.phase == SC_PHASE_GATHERING) return false;
         break;
     default: break;
     }
@@ -165,6 +170,13 @@ void sc_monitor_take(struct sc_world *world, int rank, const struct sc_wire_head
     switch (header->kind) {
     case SC_WIRE_MEMBERS: sc_dial_members(world, header, payload); break;
     case SC_WIRE_WELCOME: sc_dial_welcome(world, header, payload); break;
+    case SC_WIRE_ANSWER: sc_dial_dismissed(world, header, payload); break;
+    case SC_WIRE_READY:
+        if (is_hub) sc_reconnect_take_ready(world, header, payload);
+        break;
+    case SC_WIRE_COMMIT:
+        if (!is_hub) sc_reconnect_take_commit(world, header);
+        break;
     case SC_WIRE_GIVE_UP:
         if (is_hub && world->monitor.phase == SC_PHASE_GATHERING)
             sc_hub_excuse(world, rank, (int)(header->number & INT32_MAX));
@@ -172,6 +184,7 @@ void sc_monitor_take(struct sc_world *world, int rank, const struct sc_wire_head
     case SC_WIRE_FAULT:
         if (is_hub) take_fault(world, header, payload);
         break;
+    case SC_WIRE_FAIL: /* R10 */
     case SC_WIRE_VERDICT:
         if (!is_hub) take_fault(world, header, payload);
         break;
@@ -211,7 +224,7 @@ static void give_up_link(struct sc_world *world, int rank, spark_comm_status st)
     struct sc_error error;
 
     sc_error_clear(&error);
-    if (st == SPARK_COMM_NO_MEMORY && world->monitor.phase == SC_PHASE_RUNNING) {
+    if (st == SPARK_COMM_NO_MEMORY && world->monitor.phase != SC_PHASE_GATHERING) {
         sc_error_set(&error, SPARK_COMM_ABORTED, world->rank, 0,
                      "rank %d has no memory for a record from rank %d", world->rank, rank);
         sc_world_fault(world, &error);
@@ -290,8 +303,12 @@ static int64_t find_silent(struct sc_world *world, int64_t now) {
         }
         snprintf(how, sizeof how, "gave no sign of life for %.1f s (liveness_timeout_ms)",
                  world->settings->liveness_timeout_ms / 1000.0);
-        /* The connection stays: a late goodbye or end is then read in peace. */
-        sc_verdict_lose(world, rank, how);
+        /* The connection stays: a late goodbye or end is then read in peace. But R5, R12: while ranks
+         * come a silent one has no place. */
+        if (world->monitor.phase == SC_PHASE_GATHERING)
+            sc_hub_vacate(world, rank);
+        else
+            sc_verdict_lose(world, rank, how);
     }
     return next;
 }
@@ -299,10 +316,9 @@ static int64_t find_silent(struct sc_world *world, int64_t now) {
 /* What is due by the clock; returns when something is due next. */
 static int64_t serve_clock(struct sc_world *world) {
     struct sc_monitor *monitor = &world->monitor;
-    int64_t next = sc_door_deadline(&world->door);
+    int64_t next = sc_door_deadline(world);
     int64_t now = sc_deadline_now();
 
-    if (monitor->phase == SC_PHASE_GATHERING) return next;
     if (now >= monitor->heartbeat_at) {
         send_heartbeats(world);
         monitor->heartbeat_at = now + monitor->heartbeat_ns;

@@ -28,11 +28,12 @@ static bool store_cause(struct sc_world *world, const struct sc_error *cause,
 
     if (old == SC_CAUSE_FINAL || (old == SC_CAUSE_OWN && state == SC_CAUSE_OWN)) return false;
     verdict->cause = *cause;
-    verdict->cause.epoch = world->epoch != NULL ? world->epoch->number : 1;
+    verdict->cause.epoch = world->epoch != NULL ? sc_world_epoch(world) : 1;
     if (old == SC_CAUSE_NONE) verdict->since = sc_deadline_now();
     atomic_store_explicit(&verdict->state, state, memory_order_release);
     /* Release: partner of every acquire of the poison word. */
     atomic_store_explicit(&world->poison, (uint32_t)cause->status, memory_order_release);
+    atomic_store_explicit(&world->gate, (uint32_t)cause->status, memory_order_release);
     if (cause->status == SPARK_COMM_PEER_LOST && cause->peer >= 0 && world->epoch != NULL) {
         atomic_store_explicit(&world->epoch->lost_rank, cause->peer, memory_order_relaxed);
         atomic_store_explicit(&world->epoch->lost_count, 1, memory_order_relaxed);
@@ -76,13 +77,16 @@ static bool adopt(struct sc_world *world, const struct sc_error *cause, enum sc_
         sc_lock_give(&verdict->interrupt_lock);
         sc_verdict_wake(world);
     } else {
-        sc_wait_futex_wake(&verdict->state, INT32_MAX);
+        sc_verdict_wake(world);
     }
     return is_first;
 }
 
 void sc_verdict_tell(struct sc_world *world, int rank, const struct sc_error *cause) {
-    enum sc_wire_kind kind = sc_is_hub(world) ? SC_WIRE_VERDICT : SC_WIRE_FAULT;
+    bool is_running = world->monitor.phase == SC_PHASE_RUNNING;
+    enum sc_wire_kind kind = !sc_is_hub(world) ? SC_WIRE_FAULT
+                             : is_running      ? SC_WIRE_VERDICT
+                                               : SC_WIRE_FAIL; /* R8 */
     struct sc_wire_header header = sc_header(world, kind, SC_WIRE_FAULT_BYTES);
     uint8_t payload[SC_WIRE_FAULT_BYTES];
 
@@ -91,19 +95,21 @@ void sc_verdict_tell(struct sc_world *world, int rank, const struct sc_error *ca
 }
 
 static bool hub_hears(const struct sc_world *world) {
-    return world->epoch != NULL && world->size > 1 &&
+    return world->epoch != NULL && world->size > 1 && world->monitor.phase != SC_PHASE_GATHERING &&
            sc_peer_state(world->epoch, SC_HUB) == SC_PEER_PRESENT;
 }
 
 void sc_world_fault(struct sc_world *world, const struct sc_error *suspect) {
+    sc_world_pin(world);
     struct sc_epoch *epoch = world->epoch;
     bool asks_hub = !sc_is_hub(world) && hub_hears(world);
 
-    if (!adopt(world, suspect, asks_hub ? SC_CAUSE_OWN : SC_CAUSE_FINAL)) return;
+    if (!adopt(world, suspect, asks_hub ? SC_CAUSE_OWN : SC_CAUSE_FINAL)) goto out;
     if (asks_hub) sc_verdict_tell(world, SC_HUB, suspect);
-    if (!sc_is_hub(world)) return;
-    for (int rank = SC_HUB + 1; rank < world->size; rank++)
+    for (int rank = SC_HUB + 1; sc_is_hub(world) && rank < world->size; rank++)
         if (sc_peer_state(epoch, rank) == SC_PEER_PRESENT) sc_verdict_tell(world, rank, suspect);
+out:
+    sc_world_unpin(world);
 }
 
 void sc_verdict_repeat(struct sc_world *world, int rank) {
@@ -146,6 +152,10 @@ const _Atomic uint32_t *sc_world_poison(const struct sc_world *world) {
     return &world->poison;
 }
 
+const _Atomic uint32_t *sc_world_gate(const struct sc_world *world) {
+    return &world->gate;
+}
+
 void sc_world_on_poison(struct sc_world *world, void (*interrupt_fn)(void *arg), void *arg) {
     struct sc_verdict *verdict = &world->verdict;
 
@@ -159,7 +169,7 @@ void sc_world_on_poison(struct sc_world *world, void (*interrupt_fn)(void *arg),
 
 /* Waits a moment for the hub's words, then makes the own ones final, so that every caller is given
  * the same. */
-spark_comm_status sc_world_cause(struct sc_world *world, struct sc_error *cause) {
+static spark_comm_status find_cause(struct sc_world *world, struct sc_error *cause) {
     struct sc_verdict *verdict = &world->verdict;
 
     if (atomic_load_explicit(&world->poison, memory_order_acquire) == 0)
@@ -177,25 +187,101 @@ spark_comm_status sc_world_cause(struct sc_world *world, struct sc_error *cause)
     }
     *cause = verdict->cause;
     sc_lock_give(&verdict->lock);
-    return SPARK_COMM_OK;
+    return cause->status != SPARK_COMM_OK ? SPARK_COMM_OK : SPARK_COMM_WRONG_STATE;
+}
+
+static bool look_aside(struct sc_world *world, struct sc_error *cause) {
+    sc_lock_take(&world->verdict.lock, SC_DEADLINE_NEVER, NULL);
+    bool is_aside = world->verdict.kept.status != SPARK_COMM_OK;
+    if (is_aside) *cause = world->verdict.kept;
+    sc_lock_give(&world->verdict.lock);
+    return is_aside;
+}
+
+spark_comm_status sc_world_cause(struct sc_world *world, struct sc_error *cause) {
+    if (look_aside(world, cause)) return SPARK_COMM_OK;
+    sc_world_pin(world);
+    spark_comm_status st = find_cause(world, cause);
+    sc_world_unpin(world);
+    return st;
 }
 
 spark_comm_status sc_verdict_end(struct sc_world *world, struct sc_error *error) {
     struct sc_error cause;
 
-    if (sc_world_cause(world, &cause) != SPARK_COMM_OK)
+    if (find_cause(world, &cause) != SPARK_COMM_OK)
         return sc_error_set(error, SPARK_COMM_ABORTED, -1, 0, "ended by a new epoch");
     if (error != NULL) *error = cause;
     return (spark_comm_status)cause.status;
 }
 
 bool sc_world_peek_cause(struct sc_world *world, struct sc_error *cause) {
+    if (look_aside(world, cause)) return true;
     if (atomic_load_explicit(&world->poison, memory_order_acquire) == 0) return false;
     sc_lock_take(&world->verdict.lock, SC_DEADLINE_NEVER, NULL);
     *cause = world->verdict.cause;
     sc_lock_give(&world->verdict.lock);
     return cause->status != SPARK_COMM_OK;
 }
+
+/* ---- Reconnect ---- */
+
+/* Under the lock. */
+static void clear_cause(struct sc_world *world) {
+    sc_error_clear(&world->verdict.cause);
+    world->verdict.was_interrupted = false;
+    atomic_store_explicit(&world->verdict.state, SC_CAUSE_NONE, memory_order_relaxed);
+    atomic_store_explicit(&world->poison, 0, memory_order_release);
+}
+
+bool sc_verdict_put_aside(struct sc_world *world) {
+    struct sc_verdict *verdict = &world->verdict;
+
+    sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
+    /* Close sets it before it takes this lock. */
+    bool stays = !atomic_load_explicit(&world->leaving, memory_order_relaxed);
+    if (stays) {
+        verdict->kept = verdict->cause;
+        clear_cause(world);
+    }
+    sc_lock_give(&verdict->lock);
+    return stays;
+}
+
+void sc_verdict_bring_back(struct sc_world *world) {
+    struct sc_verdict *verdict = &world->verdict;
+
+    sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
+    verdict->cause = verdict->kept;
+    sc_error_clear(&verdict->kept);
+    atomic_store_explicit(&verdict->state, SC_CAUSE_FINAL, memory_order_release);
+    atomic_store_explicit(&world->poison, (uint32_t)verdict->cause.status, memory_order_release);
+    sc_lock_give(&verdict->lock);
+}
+
+void sc_verdict_forget(struct sc_world *world) {
+    struct sc_verdict *verdict = &world->verdict;
+
+    sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
+    sc_error_clear(&verdict->kept);
+    /* Release: who finds the gate open sees the new epoch. A fault stores both words under this
+     * lock. */
+    atomic_store_explicit(&world->gate, atomic_load_explicit(&world->poison, memory_order_relaxed),
+                          memory_order_release);
+    sc_lock_give(&verdict->lock);
+}
+
+spark_comm_status sc_world_renew(struct sc_world *world) {
+    if (world->size > 1) return SPARK_COMM_WRONG_STATE;
+    sc_lock_take(&world->verdict.lock, SC_DEADLINE_NEVER, NULL);
+    world->epoch->number++;
+    clear_cause(world);
+    atomic_store_explicit(&world->gate, 0, memory_order_release);
+    sc_lock_give(&world->verdict.lock);
+    return SPARK_COMM_OK;
+}
+
+/* ---- Giving up ---- */
 
 void sc_world_abort(struct sc_world *world) {
     struct sc_error error;
@@ -213,5 +299,7 @@ void sc_world_leave(struct sc_world *world) {
     sc_error_clear(&error);
     sc_error_set(&error, SPARK_COMM_ABORTED, world->rank, 0,
                  "rank %d closed its communicator while this call ran", world->rank);
+    sc_world_pin(world);
     adopt(world, &error, SC_CAUSE_FINAL);
+    sc_world_unpin(world);
 }

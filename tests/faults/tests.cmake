@@ -17,3 +17,8 @@ sc_add_test(test_world_refusals
 sc_add_test(test_world_limits
     SOURCES test_world_limits.c "${PROJECT_SOURCE_DIR}/src/base/alloc.c"
     DEFINITIONS SPARK_COMM_TESTING)
+
+# Reconnect: another build of the library is pretended.
+sc_add_test(test_reconnect
+    SOURCES test_reconnect.c
+    LINK_OPTIONS LINKER:--wrap=spark_comm_version)

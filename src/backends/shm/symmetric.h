@@ -14,6 +14,9 @@ spark_comm_status sc_symmetric_deregister(void *state, uint64_t handle);
 /* Where `rank` has what this rank has at [ptr, ptr + bytes); NULL unless the range lies in one
  * region. */
 unsigned char *sc_symmetric_of_rank(const struct sc_shm *shm, uint64_t ptr, size_t bytes, int rank);
+/* In a new epoch: every region becomes plain memory of this rank's, at the same address, until it is
+ * freed. Those that could not be are still to come when it is called again. */
+spark_comm_status sc_symmetric_detach(struct sc_shm *shm, struct sc_error *error);
 /* Frees all that is left. */
 void sc_symmetric_close(struct sc_shm *shm);
 
