@@ -17,42 +17,15 @@ const char *__wrap_spark_comm_version(void) {
     return pretended_version != NULL ? pretended_version : __real_spark_comm_version();
 }
 
-enum { STOP, ARRIVED, GO, STRUCK }; /* words */
+enum { ARRIVED, GO, STRUCK }; /* words */
 
 /* ---- Replacing ---- */
-
-/* Reduces until the test says stop, reconnects whenever that fails, and verifies every epoch. */
-static void body_reduce(struct job_rank *rank) {
-    static float data[5000];
-    CHECK_OK(job_open(rank));
-    job_verify(rank);
-    for (int step = 0;; step++) {
-        int32_t stop = (int32_t)atomic_load(&board->words[STOP]);
-        spark_comm_op op = {.struct_size = sizeof op,
-                            .kind = SPARK_COMM_OP_ALL_REDUCE,
-                            .dtype = SPARK_COMM_I32,
-                            .redop = SPARK_COMM_MAX,
-                            .send = job_address(&stop),
-                            .recv = job_address(&stop),
-                            .bytes = 4};
-        spark_comm_status st = spark_comm_submit(rank->comm, &op);
-        if (st == SPARK_COMM_OK && stop != 0) break;
-        if (st == SPARK_COMM_OK) st = job_sum(rank, data, step % 2 == 0 ? 5000 : 3, step);
-        if (st == SPARK_COMM_OK) continue;
-        CHECK(st == SPARK_COMM_PEER_LOST);
-        CHECK(!spark_comm_is_healthy(rank->comm));
-        job_reconnect(rank);
-        job_verify(rank);
-        step = -1; /* all begin anew, as the replacement does */
-    }
-    spark_comm_close(rank->comm);
-}
 
 static void replace(int count, const int *victims, uint32_t epoch) {
     for (int i = 0; i < count; i++)
         job_kill(victims[i]);
     for (int i = 0; i < count; i++)
-        job_start(victims[i], body_reduce);
+        job_start(victims[i], job_body_reduce);
     job_await_epoch(epoch);
 }
 
@@ -60,11 +33,11 @@ static void test_replace_each(void **state) {
     static const int sets[][2] = {{2, -1}, {0, -1}, {1, 2}, {0, 2}};
     (void)state;
 
-    job_start_all(body_reduce);
+    job_start_all(job_body_reduce);
     job_await_epoch(1);
     for (int i = 0; i < 4; i++)
         replace(sets[i][1] < 0 ? 1 : 2, sets[i], (uint32_t)i + 2);
-    atomic_store(&board->words[STOP], 1);
+    atomic_store(&board->words[JOB_STOP], 1);
     job_finish_all();
 }
 
@@ -72,7 +45,7 @@ static void test_twenty_rounds(void **state) {
     unsigned seed = 12345;
     (void)state;
 
-    job_start_all(body_reduce);
+    job_start_all(job_body_reduce);
     job_await_epoch(1);
     for (uint32_t round = 0; round < 20; round++) {
         seed = seed * 1103515245u + 12345u;
@@ -80,7 +53,7 @@ static void test_twenty_rounds(void **state) {
         usleep(seed >> 8 & 0xfff); /* somewhere in the loop */
         replace(1, &victim, round + 2);
     }
-    atomic_store(&board->words[STOP], 1);
+    atomic_store(&board->words[JOB_STOP], 1);
     job_finish_all();
 }
 
@@ -89,24 +62,24 @@ static void test_second_death(void **state) {
     static const int victim = 2;
     (void)state;
 
-    job_start_all(body_reduce);
+    job_start_all(job_body_reduce);
     job_await_epoch(1);
     job_kill(victim);
     usleep(100 * 1000); /* the others are in their attempts by now */
     job_kill(1);
-    job_start(2, body_reduce);
+    job_start(2, job_body_reduce);
     usleep(50 * 1000);
     job_kill(2); /* and a replacement that waits for the other */
     for (int rank = 1; rank < JOB_RANKS; rank++)
-        job_start(rank, body_reduce);
+        job_start(rank, job_body_reduce);
     job_await_epoch(2);
     job_kill(1);
     usleep(20 * 1000);
     job_kill(0);
     for (int rank = 0; rank < 2; rank++)
-        job_start(rank, body_reduce);
+        job_start(rank, job_body_reduce);
     job_await_epoch(3);
-    atomic_store(&board->words[STOP], 1);
+    atomic_store(&board->words[JOB_STOP], 1);
     job_finish_all();
 }
 

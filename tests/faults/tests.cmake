@@ -22,3 +22,7 @@ sc_add_test(test_world_limits
 sc_add_test(test_reconnect
     SOURCES test_reconnect.c
     LINK_OPTIONS LINKER:--wrap=spark_comm_version)
+# And ranks that die at a chosen step of it.
+sc_add_test(test_reconnect_lost
+    SOURCES test_reconnect_lost.c
+    LINK_OPTIONS LINKER:--wrap=sc_world_agree LINKER:--wrap=sc_link_send)

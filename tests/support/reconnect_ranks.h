@@ -112,6 +112,8 @@ static inline void job_kill(int rank) {
     while (waitpid(job[rank].pid, &status, 0) < 0) {
     }
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    job[rank].pid = 0;
+    atomic_store(&board->seen[rank].verified, 0);
 }
 
 static inline void job_finish(int rank) {
@@ -139,6 +141,20 @@ static inline void job_await(const _Atomic int64_t *word, int64_t least) {
                 info.si_code == CLD_EXITED && info.si_status != 0)
                 world_check_failed(__FILE__, __LINE__, "no rank fails", NULL);
         }
+        CHECK(!sc_deadline_passed(until));
+        usleep(200);
+    }
+}
+
+/* Until all ranks have found all to work in one epoch. */
+static inline uint32_t job_await_one_epoch(void) {
+    int64_t until = sc_deadline_after(40000);
+    for (;;) {
+        uint32_t first = atomic_load(&board->seen[0].verified);
+        bool is_one = first != 0;
+        for (int rank = 1; rank < JOB_RANKS; rank++)
+            is_one &= atomic_load(&board->seen[rank].verified) == first;
+        if (is_one) return first;
         CHECK(!sc_deadline_passed(until));
         usleep(200);
     }
@@ -187,48 +203,63 @@ static inline spark_comm_status job_sum(struct job_rank *rank, float *data, size
     return st;
 }
 
+/* A fault ends it; anything else than OK but that ends the process. */
+#define TRY(call)                                                              \
+    do {                                                                       \
+        spark_comm_status try_ = (call);                                       \
+        if (spark_comm_is_fatal(try_)) return try_;                     \
+        if (try_ != SPARK_COMM_OK)                                             \
+            world_check_failed(__FILE__, __LINE__, #call, job_why((int)try_)); \
+    } while (0)
+
 /* Everything works: every path of the data lane, the command lane, barrier, symmetric memory. */
-static inline void job_verify(struct job_rank *rank) {
+static inline spark_comm_status job_try(struct job_rank *rank) {
     static const size_t counts[] = {1, 14, 1000, 4096, 100000, 400000};
     static float data[400000];
-    uint32_t words[5] = {7, 8, 9, 10, rank->comm != NULL ? job_epoch(rank) : 0};
+    uint32_t words[5] = {7, 8, 9, 10, job_epoch(rank)};
     uint32_t got[8] = {0}, all[JOB_RANKS] = {0}, mine = (uint32_t)rank->rank + 40;
     size_t count = 0;
     uint64_t symmetric;
 
-    CHECK(spark_comm_is_healthy(rank->comm));
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-        CHECK_OK(job_sum(rank, data, counts[i], (int)i));
+        TRY(job_sum(rank, data, counts[i], (int)i));
     if (rank->rank == 0) {
-        CHECK_OK(spark_comm_send_command(rank->comm, words, 5));
+        TRY(spark_comm_send_command(rank->comm, words, 5));
     } else {
-        CHECK_OK(spark_comm_recv_command(rank->comm, got, 8, &count));
+        TRY(spark_comm_recv_command(rank->comm, got, 8, &count));
         CHECK(count == 5 && memcmp(got, words, sizeof words) == 0);
     }
-    CHECK_OK(spark_comm_exchange_host(rank->comm, &mine, all, sizeof mine));
+    TRY(spark_comm_exchange_host(rank->comm, &mine, all, sizeof mine));
     for (uint32_t i = 0; i < JOB_RANKS; i++)
         CHECK(all[i] == 40 + i);
     for (int root = 0; root < JOB_RANKS; root++) { /* both lanes */
         uint32_t small = rank->rank == root ? 77u + (uint32_t)root : 0;
-        CHECK_OK(spark_comm_broadcast(rank->comm, job_address(&small), sizeof small, root));
+        TRY(spark_comm_broadcast(rank->comm, job_address(&small), sizeof small, root));
         CHECK(small == 77u + (uint32_t)root);
         memset(data, rank->rank == root ? 5 + root : 0, 50000);
-        CHECK_OK(spark_comm_broadcast(rank->comm, job_address(data), 50000, root));
+        TRY(spark_comm_broadcast(rank->comm, job_address(data), 50000, root));
         for (size_t i = 0; i < 50000; i++)
             CHECK(((unsigned char *)data)[i] == 5 + root);
     }
     /* Around the ring. */
     uint32_t to = mine, from = 0;
-    CHECK_OK(spark_comm_group_start(rank->comm));
-    CHECK_OK(spark_comm_send_to(rank->comm, job_address(&to), 4, (rank->rank + 1) % 3, 0));
-    CHECK_OK(spark_comm_recv_from(rank->comm, job_address(&from), 4, (rank->rank + 2) % 3, 0));
-    CHECK_OK(spark_comm_group_end(rank->comm));
+    TRY(spark_comm_group_start(rank->comm));
+    /* A group is closed whatever happens: group_end says what went wrong. */
+    spark_comm_send_to(rank->comm, job_address(&to), 4, (rank->rank + 1) % 3, 0);
+    spark_comm_recv_from(rank->comm, job_address(&from), 4, (rank->rank + 2) % 3, 0);
+    TRY(spark_comm_group_end(rank->comm));
     CHECK(from == 40 + (uint32_t)(rank->rank + 2) % 3);
-    CHECK_OK(spark_comm_symmetric_alloc(rank->comm, 65536, &symmetric));
-    CHECK_OK(job_sum(rank, (float *)(uintptr_t)symmetric, 16384, 3));
-    CHECK_OK(spark_comm_symmetric_free(rank->comm, symmetric));
-    CHECK_OK(spark_comm_barrier(rank->comm));
+    TRY(spark_comm_symmetric_alloc(rank->comm, 65536, &symmetric));
+    TRY(job_sum(rank, (float *)(uintptr_t)symmetric, 16384, 3));
+    TRY(spark_comm_symmetric_free(rank->comm, symmetric));
+    TRY(spark_comm_barrier(rank->comm));
     atomic_store(&board->seen[rank->rank].verified, job_epoch(rank));
+    return SPARK_COMM_OK;
+}
+
+static inline void job_verify(struct job_rank *rank) {
+    CHECK(spark_comm_is_healthy(rank->comm));
+    CHECK_OK(job_try(rank));
 }
 
 /* Until an attempt succeeds, 30 s at most. */
@@ -241,6 +272,41 @@ static inline void job_reconnect(struct job_rank *rank) {
         if (st == SPARK_COMM_REFUSED) CHECK_OK(st);
     } while (st != SPARK_COMM_OK);
     atomic_store(&board->seen[rank->rank].done_ns, sc_deadline_now());
+}
+
+/* Reduces until the word JOB_STOP is set, reconnects whenever that fails, verifies every epoch. */
+enum { JOB_STOP = JOB_WORDS - 1 };
+
+static inline spark_comm_status job_reduce_on(struct job_rank *rank) {
+    static float data[5000];
+    for (int step = 0;; step++) { /* from 0 in every epoch, as a replacement does */
+        int32_t stop = (int32_t)atomic_load(&board->words[JOB_STOP]);
+        spark_comm_op op = {.struct_size = sizeof op,
+                            .kind = SPARK_COMM_OP_ALL_REDUCE,
+                            .dtype = SPARK_COMM_I32,
+                            .redop = SPARK_COMM_MAX,
+                            .send = job_address(&stop),
+                            .recv = job_address(&stop),
+                            .bytes = 4};
+        TRY(spark_comm_submit(rank->comm, &op));
+        if (stop != 0) return SPARK_COMM_OK;
+        TRY(job_sum(rank, data, step % 2 == 0 ? 5000 : 3, step));
+    }
+}
+
+static inline void job_body_reduce(struct job_rank *rank) {
+    int64_t until = sc_deadline_after(60000);
+    while (job_open(rank) != SPARK_COMM_OK) /* others may die while it opens */
+        CHECK(!sc_deadline_passed(until));
+    for (;;) {
+        spark_comm_status st = job_try(rank);
+        if (st == SPARK_COMM_OK) st = job_reduce_on(rank);
+        if (st == SPARK_COMM_OK) break;
+        CHECK(st == SPARK_COMM_PEER_LOST || st == SPARK_COMM_ABORTED);
+        CHECK(!spark_comm_is_healthy(rank->comm));
+        job_reconnect(rank);
+    }
+    spark_comm_close(rank->comm);
 }
 
 #endif
