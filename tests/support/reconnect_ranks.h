@@ -41,7 +41,7 @@ static struct job_rank job[JOB_RANKS];
         if (got_ != SPARK_COMM_OK) world_check_failed(__FILE__, __LINE__, #call, job_why(got_)); \
     } while (0)
 
-static spark_comm *job_comm; /* this process's own, for messages */
+static _Thread_local spark_comm *job_comm; /* of this rank, for messages */
 
 static inline const char *job_why(int status) {
     static char text[700];
