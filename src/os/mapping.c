@@ -246,6 +246,30 @@ spark_comm_status sc_mapping_seal(const struct sc_mapping *mapping, struct sc_er
     return SPARK_COMM_OK;
 }
 
+/* Keeps the addresses, for the munmap of sc_mapping_release, and nothing else. */
+static void reserve(unsigned char *at, size_t bytes) {
+    if (bytes > 0)
+        mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+/* Others may still have the region, so it is only forgotten here. */
+static void forget_region(const struct sc_mapping *mapping, size_t offset, size_t bytes) {
+    unsigned char *start = mapping->address;
+    struct region *region;
+
+    pthread_mutex_lock(&registry_lock);
+    for (region = registry; region != NULL && region->address != mapping->address;)
+        region = region->next;
+    if (region != NULL && region->users == 1) {
+        reserve(start, offset);
+        reserve(start + offset + bytes, region->bytes - offset - bytes);
+        close(region->fd);
+        region->fd = -1;
+        region->inode = 0; /* may be given to another one now */
+    }
+    pthread_mutex_unlock(&registry_lock);
+}
+
 spark_comm_status sc_mapping_detach(const struct sc_mapping *mapping, size_t offset, size_t bytes,
                                     struct sc_error *error) {
     unsigned char *at = (unsigned char *)mapping->address + offset;
@@ -261,6 +285,7 @@ spark_comm_status sc_mapping_detach(const struct sc_mapping *mapping, size_t off
         munmap(fresh, bytes);
         return st;
     }
+    forget_region(mapping, offset, bytes);
     return SPARK_COMM_OK;
 }
 
@@ -282,7 +307,7 @@ void sc_mapping_release(struct sc_mapping *mapping) {
      */
     if (unused != NULL) {
         munmap(unused->address, unused->bytes);
-        close(unused->fd);
+        if (unused->fd >= 0) close(unused->fd);
     }
     pthread_mutex_unlock(&registry_lock);
     sc_free(unused);

@@ -147,13 +147,14 @@ static void test_worker_dies_before_ready(void **state) {
 /* ---- At random ---- */
 
 static void test_random_deaths(void **state) {
+    int rounds = getenv("SC_TEST_SOAK") != NULL ? 500 : 40;
     unsigned seed = (unsigned)getpid();
     uint32_t epoch = 0;
     (void)state;
 
     printf("seed %u\n", seed);
     job_start_all(job_body_reduce);
-    for (int round = 0; round < 40; round++) {
+    for (int round = 0; round < rounds; round++) {
         epoch = job_await_one_epoch();
         for (int blow = 0; blow < 2; blow++) {
             seed = seed * 1103515245u + 12345u;
@@ -165,7 +166,7 @@ static void test_random_deaths(void **state) {
     }
     uint32_t last = job_await_one_epoch();
     assert_true(last > epoch);
-    printf("40 rounds made %u epochs\n", last);
+    printf("%d rounds made %u epochs\n", rounds, last);
     atomic_store(&board->words[JOB_STOP], 1);
     job_finish_all();
 }

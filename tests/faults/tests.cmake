@@ -26,3 +26,6 @@ sc_add_test(test_reconnect
 sc_add_test(test_reconnect_lost
     SOURCES test_reconnect_lost.c
     LINK_OPTIONS LINKER:--wrap=sc_world_agree LINKER:--wrap=sc_link_send)
+sc_add_test(test_world_reconnect
+    SOURCES test_world_reconnect.c
+    LINK_OPTIONS LINKER:--wrap=sc_thread_host_id)
