@@ -70,22 +70,21 @@ static spark_comm_status run_attempt(struct spark_comm *comm, struct sc_error *e
     spark_comm_status st;
     if (comm->world_size > 1) sc_world_ask(comm->world); /* R1: ends all running calls */
     st = sc_lane_enter(comm, SPARK_COMM_LANE_COMMAND, kind, deadline, true);
-    if (st != SPARK_COMM_OK) goto refused;
+    if (st != SPARK_COMM_OK)
+        return sc_error_set(error, st, -1, 0, "a call on the command lane does not end");
     st = sc_lane_enter(comm, SPARK_COMM_LANE_DATA, kind, deadline, true);
-    if (st != SPARK_COMM_OK) {
-        sc_lane_leave(comm, SPARK_COMM_LANE_COMMAND);
-        goto refused;
-    }
-    st = comm->world_size == 1 ? renew_alone(comm, error) : renew(comm, error);
     if (st == SPARK_COMM_OK) {
-        start_anew(comm);
-        sc_world_on_poison(comm->world, sc_open_interrupt, comm);
+        st = comm->world_size == 1 ? renew_alone(comm, error) : renew(comm, error);
+        if (st == SPARK_COMM_OK) {
+            start_anew(comm);
+            sc_world_on_poison(comm->world, sc_open_interrupt, comm);
+        }
+        sc_lane_leave(comm, SPARK_COMM_LANE_DATA);
+    } else {
+        sc_error_set(error, st, -1, 0, "a call on the data lane does not end");
     }
-    sc_lane_leave(comm, SPARK_COMM_LANE_DATA);
     sc_lane_leave(comm, SPARK_COMM_LANE_COMMAND);
     return st;
-refused:
-    return sc_error_set(error, st, -1, 0, "a running call does not end");
 }
 
 /* ---- Sharing it ---- */

@@ -19,6 +19,8 @@
 #include "base/status.h"
 #include "world/world_state.h"
 
+#define PIN_STEP_NS INT64_C(50000) /* between looks whether the old epoch's readers have gone */
+
 /* ---- R1 ---- */
 
 void sc_world_ask(struct sc_world *world) {
@@ -65,8 +67,10 @@ static void replace_epoch(struct sc_world *world, struct sc_epoch *fresh) {
     fresh->lost_count = atomic_load_explicit(&old->lost_count, memory_order_relaxed);
     fresh->lost_rank = atomic_load_explicit(&old->lost_rank, memory_order_relaxed);
     world->epoch = fresh;
-    while (atomic_load_explicit(&world->pins, memory_order_seq_cst) != 0)
-        usleep(50); /* they never wait */
+    /* Those inside never wait for anything. */
+    uint32_t inside;
+    while ((inside = atomic_load_explicit(&world->pins, memory_order_seq_cst)) != 0)
+        sc_wait_futex_sleep(&world->pins, inside, sc_deadline_now() + PIN_STEP_NS);
     sc_world_free_epoch(old);
 }
 
