@@ -92,14 +92,15 @@ static void fill_hello(struct sc_world *world, struct sc_wire_hello *hello) {
 /* Preamble and challenge. */
 static enum outcome challenge(struct sc_world *world, int fd, int64_t deadline, uint8_t *nonces,
                               struct sc_error *error) {
+    int wake_fd = world->monitor.wake_fd;
     uint8_t out[SC_WIRE_PREAMBLE_BYTES], in[SC_WIRE_CHALLENGE_BYTES], proof[SC_WIRE_TAG_BYTES];
     struct sc_wire_preamble preamble = {.version = SC_WIRE_PROTOCOL};
     struct sc_wire_challenge said;
 
     sc_auth_random(preamble.nonce, sizeof preamble.nonce);
     sc_wire_put_preamble(out, &preamble);
-    if (sc_socket_send(fd, out, sizeof out, deadline, -1, error) != SPARK_COMM_OK ||
-        sc_socket_recv(fd, in, sizeof in, deadline, -1, error) != SPARK_COMM_OK)
+    if (sc_socket_send(fd, out, sizeof out, deadline, wake_fd, error) != SPARK_COMM_OK ||
+        sc_socket_recv(fd, in, sizeof in, deadline, wake_fd, error) != SPARK_COMM_OK)
         return AGAIN;
     if (!sc_wire_get_challenge(in, &said)) {
         sc_error_set(error, SPARK_COMM_REFUSED, SC_HUB, 0, "what listens there is not spark_comm");
@@ -122,6 +123,7 @@ static enum outcome challenge(struct sc_world *world, int fd, int64_t deadline, 
 static enum outcome introduce(struct sc_world *world, int fd, int64_t deadline,
                               const uint8_t *nonces, struct sc_error *error) {
     uint8_t out[SC_WIRE_HELLO_BYTES], in[SC_WIRE_HEADER_BYTES + SC_WIRE_FAULT_BYTES];
+    int wake_fd = world->monitor.wake_fd;
     struct sc_wire_hello hello;
     struct sc_wire_header header;
     struct sc_error reason;
@@ -131,8 +133,8 @@ static enum outcome introduce(struct sc_world *world, int fd, int64_t deadline,
     sc_wire_put_hello(out, &hello);
     sc_auth_tag(&world->auth, nonces, nonces + SC_WIRE_NONCE_BYTES, out,
                 out + SC_WIRE_HELLO_COVERED);
-    if (sc_socket_send(fd, out, sizeof out, deadline, -1, error) != SPARK_COMM_OK ||
-        sc_socket_recv(fd, in, sizeof in, deadline, -1, error) != SPARK_COMM_OK)
+    if (sc_socket_send(fd, out, sizeof out, deadline, wake_fd, error) != SPARK_COMM_OK ||
+        sc_socket_recv(fd, in, sizeof in, deadline, wake_fd, error) != SPARK_COMM_OK)
         return AGAIN;
     sc_error_clear(&reason);
     if (!sc_wire_get_header(in, world->size, &header) || header.kind != SC_WIRE_ANSWER ||
@@ -155,7 +157,8 @@ static enum outcome meet(struct sc_world *world, const struct target *target, in
     enum outcome outcome = AGAIN;
     int fd = -1;
 
-    if (sc_socket_connect(&target->address, limit, -1, &fd, error) != SPARK_COMM_OK) {
+    if (sc_socket_connect(&target->address, limit, world->monitor.wake_fd, &fd, error) !=
+        SPARK_COMM_OK) {
         bool is_own_fault = error->native_code == EMFILE || error->native_code == ENFILE ||
                             error->status == SPARK_COMM_NO_MEMORY;
         outcome = is_own_fault ? FINAL : AGAIN;
@@ -316,9 +319,14 @@ static spark_comm_status never_reached(const struct dialling *dialling, struct s
                         settings->rendezvous_timeout_ms / 1000.0, text);
 }
 
-static void pause_until(int64_t until) {
-    while (!sc_deadline_passed(until))
-        poll(NULL, 0, sc_deadline_poll_ms(until));
+/* Ends early when this rank gives up; what had woken the monitor before is of no interest. */
+static void pause_until(struct sc_world *world, int64_t until) {
+    struct pollfd wake = {.fd = world->monitor.wake_fd, .events = POLLIN};
+    uint64_t pokes;
+
+    while (!sc_deadline_passed(until) && poll(&wake, 1, sc_deadline_poll_ms(until)) <= 0) {
+    }
+    (void)!read(wake.fd, &pokes, sizeof pokes);
 }
 
 /* One try of each address. */
@@ -349,15 +357,16 @@ spark_comm_status sc_dial_join(struct sc_world *world, int64_t deadline, struct 
     int64_t longest =
         sc_socket_is_loopback(&dialling.targets[0].address) ? LOCAL_PAUSE_NS : REMOTE_PAUSE_NS;
     world->monitor.phase = SC_PHASE_GATHERING;
+    pause_until(world, 0);
     for (;;) {
+        if (atomic_load_explicit(&world->poison, memory_order_acquire) != 0)
+            return sc_verdict_end(world, error);
         enum outcome outcome = try_all(&dialling, error);
         if (outcome == JOINED) break;
         if (outcome == FINAL) return (spark_comm_status)error->status;
-        if (atomic_load_explicit(&world->poison, memory_order_acquire) != 0)
-            return sc_verdict_end(world, error);
         if (sc_deadline_passed(deadline)) return never_reached(&dialling, error);
         if (outcome == NOT_NOW) pause = REMOTE_PAUSE_NS;
-        pause_until(sc_deadline_min(deadline, sc_deadline_now() + pause));
+        pause_until(world, sc_deadline_min(deadline, sc_deadline_now() + pause));
         pause = pause * 2 < longest ? pause * 2 : longest;
     }
     sc_log_write(world->log, SPARK_COMM_LOG_INFO, "rank %d of %d joined at %s", world->rank,

@@ -58,6 +58,8 @@ void sc_monitor_poke(struct sc_world *world) {
     const uint64_t one = 1;
     ssize_t written;
 
+    if (world->monitor.wake_fd < 0) return;
+
     /* A full counter (EAGAIN) is a wake-up that is already under way. */
     do {
         written = write(world->monitor.wake_fd, &one, sizeof one);

@@ -122,7 +122,7 @@ spark_comm_status sc_world_reconnect(struct sc_world *world, struct sc_error *er
         stay_behind(world);
         return st;
     }
-    st = sc_world_settle(world, world->setup_until, error);
+    st = sc_world_settle(world, error);
     return st == SPARK_COMM_OK ? st : sc_world_agree(world, st, error);
 }
 

@@ -20,6 +20,12 @@ void sc_verdict_init(struct sc_verdict *verdict) {
     sc_error_clear(&verdict->cause);
 }
 
+static void count_lost(struct sc_world *world, const struct sc_error *cause) {
+    if (cause->status != SPARK_COMM_PEER_LOST || cause->peer < 0 || world->epoch == NULL) return;
+    atomic_store_explicit(&world->epoch->lost_rank, cause->peer, memory_order_relaxed);
+    atomic_store_explicit(&world->epoch->lost_count, 1, memory_order_relaxed);
+}
+
 /* Under the lock. The first one poisons; a later one only replaces words that are not final. */
 static bool store_cause(struct sc_world *world, const struct sc_error *cause,
                         enum sc_cause_state state) {
@@ -34,10 +40,7 @@ static bool store_cause(struct sc_world *world, const struct sc_error *cause,
     /* Release: partner of every acquire of the poison word. */
     atomic_store_explicit(&world->poison, (uint32_t)cause->status, memory_order_release);
     atomic_store_explicit(&world->gate, (uint32_t)cause->status, memory_order_release);
-    if (cause->status == SPARK_COMM_PEER_LOST && cause->peer >= 0 && world->epoch != NULL) {
-        atomic_store_explicit(&world->epoch->lost_rank, cause->peer, memory_order_relaxed);
-        atomic_store_explicit(&world->epoch->lost_count, 1, memory_order_relaxed);
-    }
+    count_lost(world, cause);
     return old == SC_CAUSE_NONE;
 }
 
@@ -53,6 +56,7 @@ void sc_verdict_wake(struct sc_world *world) {
 
     sc_wait_futex_wake(&world->poison, INT32_MAX);
     sc_wait_futex_wake(&world->verdict.state, INT32_MAX);
+    sc_monitor_poke(world); /* or whoever runs an attempt in its place */
     if (epoch == NULL) return;
     bool is_ready = atomic_load_explicit(&epoch->ready, memory_order_acquire);
     for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++) {
@@ -203,7 +207,8 @@ spark_comm_status sc_world_cause(struct sc_world *world, struct sc_error *cause)
     sc_world_pin(world);
     spark_comm_status st = find_cause(world, cause);
     sc_world_unpin(world);
-    return st;
+    /* It may have been put aside in between. */
+    return st != SPARK_COMM_OK && look_aside(world, cause) ? SPARK_COMM_OK : st;
 }
 
 spark_comm_status sc_verdict_end(struct sc_world *world, struct sc_error *error) {
@@ -216,11 +221,11 @@ spark_comm_status sc_verdict_end(struct sc_world *world, struct sc_error *error)
 }
 
 bool sc_world_peek_cause(struct sc_world *world, struct sc_error *cause) {
-    if (look_aside(world, cause)) return true;
-    if (atomic_load_explicit(&world->poison, memory_order_acquire) == 0) return false;
-    sc_lock_take(&world->verdict.lock, SC_DEADLINE_NEVER, NULL);
-    *cause = world->verdict.cause;
-    sc_lock_give(&world->verdict.lock);
+    struct sc_verdict *verdict = &world->verdict;
+
+    sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
+    *cause = verdict->kept.status != SPARK_COMM_OK ? verdict->kept : verdict->cause;
+    sc_lock_give(&verdict->lock);
     return cause->status != SPARK_COMM_OK;
 }
 
@@ -253,6 +258,7 @@ void sc_verdict_bring_back(struct sc_world *world) {
 
     sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
     verdict->cause = verdict->kept;
+    count_lost(world, &verdict->cause);
     sc_error_clear(&verdict->kept);
     atomic_store_explicit(&verdict->state, SC_CAUSE_FINAL, memory_order_release);
     atomic_store_explicit(&world->poison, (uint32_t)verdict->cause.status, memory_order_release);

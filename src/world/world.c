@@ -154,8 +154,10 @@ static spark_comm_status open_alone(struct sc_world *world, struct sc_error *err
     return SPARK_COMM_OK;
 }
 
-spark_comm_status sc_world_settle(struct sc_world *world, int64_t deadline,
-                                  struct sc_error *error) {
+spark_comm_status sc_world_settle(struct sc_world *world, struct sc_error *error) {
+    int64_t deadline = world->setup_until;
+    atomic_store_explicit(&world->epoch->lost_count, 0, memory_order_relaxed);
+    atomic_store_explicit(&world->epoch->lost_rank, -1, memory_order_relaxed);
     spark_comm_status st =
         sc_is_hub(world) ? SPARK_COMM_OK : sc_share_fetch(world, deadline, error);
 
@@ -189,7 +191,7 @@ static spark_comm_status open_with_others(struct sc_world *world, int64_t deadli
         st = sc_is_hub(world) ? sc_hub_gather(world, deadline, error)
                               : sc_dial_join(world, deadline, error);
     if (st == SPARK_COMM_OK) {
-        st = sc_world_settle(world, deadline, error);
+        st = sc_world_settle(world, error);
         if (st != SPARK_COMM_OK) st = sc_world_agree(world, st, error);
     }
     if (st != SPARK_COMM_OK) name_descriptors(world, error);

@@ -444,7 +444,7 @@ void sc_world_unpin(struct sc_world *world);
 struct sc_epoch *sc_world_make_epoch(struct sc_world *world);
 void sc_world_free_epoch(struct sc_epoch *epoch);
 /* After the rendezvous: memory, monitor and the vote on them. */
-spark_comm_status sc_world_settle(struct sc_world *world, int64_t deadline, struct sc_error *error);
+spark_comm_status sc_world_settle(struct sc_world *world, struct sc_error *error);
 
 /* A world that is not open yet; NULL when memory ran out. Destroy takes any half-built one. */
 struct sc_world *sc_world_create(const struct sc_settings *settings, const struct sc_log *log);

@@ -19,7 +19,7 @@ const char *__wrap_spark_comm_version(void) {
     return pretended_version != NULL ? pretended_version : __real_spark_comm_version();
 }
 
-enum { ARRIVED, GO, STRUCK }; /* words */
+enum { ARRIVED, GO, STRUCK, LATE }; /* words */
 
 /* ---- Replacing ---- */
 
@@ -89,6 +89,7 @@ static void test_second_death(void **state) {
 
 static void expect_timeout(struct job_rank *rank) {
     spark_comm_error before = {.struct_size = sizeof before}, after = {.struct_size = sizeof after};
+    spark_comm_health_report health = {.struct_size = sizeof health};
     int64_t start = sc_deadline_now();
 
     CHECK_OK(spark_comm_last_error(rank->comm, &before));
@@ -100,6 +101,8 @@ static void expect_timeout(struct job_rank *rank) {
     CHECK_OK(spark_comm_last_error(rank->comm, &after));
     CHECK(strcmp(before.message, after.message) == 0 && after.status == before.status);
     CHECK(spark_comm_barrier(rank->comm) == SPARK_COMM_PEER_LOST);
+    CHECK_OK(spark_comm_health(rank->comm, &health));
+    CHECK(health.lost_count == 1 && health.lost_rank == before.peer && health.epoch == 1);
     job_note(rank, NULL);
     atomic_fetch_add(&board->words[ARRIVED], 1);
 }
@@ -153,18 +156,22 @@ static void test_no_head(void **state) {
 
 /* ---- A rank that is well is asked, and comes late ---- */
 
+/* Rank LATE feels well until then; LATE + 1 waits for a command of it, and LATE + 2 asks. */
 static void body_late(struct job_rank *rank) {
+    int late = (int)atomic_load(&board->words[LATE]);
+    int late_ms = late == 0 ? 4600 : 3000; /* rank 0 longer than it lets hellos wait at its door */
     uint32_t word;
     CHECK_OK(job_open(rank));
     job_verify(rank);
-    if (rank->rank == 2) { /* feels well, and is asked while it waits for nothing */
+    if (rank->rank == late) {
         job_await(&board->words[GO], 1);
-        int64_t until = sc_deadline_after(3000);
+        int64_t until = sc_deadline_after(late_ms);
         while (!sc_deadline_passed(until))
             usleep(10000);
-    } else if (rank->rank == 0) { /* in an idle receive */
+    } else if (rank->rank == (late + 1) % JOB_RANKS) {
         atomic_fetch_add(&board->words[ARRIVED], 1);
-        CHECK(spark_comm_recv_command_u32(rank->comm, job_address(&word), 2) == SPARK_COMM_ABORTED);
+        CHECK(spark_comm_recv_command_u32(rank->comm, job_address(&word), late) ==
+              SPARK_COMM_ABORTED);
         CHECK((sc_deadline_now() - atomic_load(&board->words[STRUCK])) / 1000000 < 1000);
         job_note(rank, rank->comm);
     } else {
@@ -174,18 +181,27 @@ static void body_late(struct job_rank *rank) {
     }
     int64_t start = sc_deadline_now();
     CHECK_OK(spark_comm_attempt_reconnect(rank->comm));
-    CHECK(rank->rank == 2 || world_ms_since(start) > 2500);
-    CHECK(rank->rank != 2 || world_ms_since(start) < 2000);
+    CHECK(rank->rank == late || world_ms_since(start) > late_ms - 500);
+    CHECK(rank->rank != late || world_ms_since(start) < 2000);
     job_verify(rank);
     CHECK(job_epoch(rank) == 2);
     spark_comm_close(rank->comm);
 }
 
+static void late_rank(int late, const char *want) {
+    job_start_all_with(body_late, LATE, late);
+    job_finish_all();
+    assert_string_equal(board->seen[(late + 1) % JOB_RANKS].message, want);
+}
+
 static void test_late_healthy_rank(void **state) {
     (void)state;
-    job_start_all(body_late);
-    job_finish_all();
-    assert_string_equal(board->seen[0].message, "rank 1 asks for a new epoch");
+    late_rank(2, "rank 1 asks for a new epoch");
+}
+
+static void test_late_head(void **state) {
+    (void)state;
+    late_rank(0, "rank 2 asks for a new epoch");
 }
 
 /* ---- Two threads ---- */
@@ -363,8 +379,9 @@ int main(void) {
         cmocka_unit_test(test_replace_each), cmocka_unit_test(test_twenty_rounds),
         cmocka_unit_test(test_second_death), cmocka_unit_test(test_no_replacement),
         cmocka_unit_test(test_no_head),      cmocka_unit_test(test_late_healthy_rank),
-        cmocka_unit_test(test_two_threads),  cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_other_build),  cmocka_unit_test(test_two_hundred),
+        cmocka_unit_test(test_late_head),    cmocka_unit_test(test_two_threads),
+        cmocka_unit_test(test_memory),       cmocka_unit_test(test_other_build),
+        cmocka_unit_test(test_two_hundred),
     };
     board = world_board(sizeof *board);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,7 +11,7 @@
 #include "reconnect_ranks.h"
 #include "world/world_state.h"
 
-enum { DYING_RANK, DYING_STEP, STRUCK, ARRIVED, AWAKE, ENDED }; /* words */
+enum { DYING_RANK, DYING_STEP, STRUCK, ARRIVED, AWAKE, ENDED, MOVED }; /* words */
 enum { NOWHERE, BEFORE_READY, AFTER_FIRST_COMMIT };
 
 static int own_rank = -1; /* of this process */
@@ -50,6 +50,20 @@ spark_comm_status __wrap_sc_link_send(struct sc_world *world, struct sc_link *li
     spark_comm_status st = __real_sc_link_send(world, link, header, payload, deadline);
     if (header->kind == SC_WIRE_COMMIT && dies_at(AFTER_FIRST_COMMIT)) raise(SIGKILL);
     return st;
+}
+
+/* Where the head's name leads to. */
+spark_comm_status __real_sc_socket_resolve(const char *host, int port,
+                                           struct sc_socket_address *out, size_t capacity,
+                                           size_t *count, struct sc_error *error);
+spark_comm_status __wrap_sc_socket_resolve(const char *host, int port,
+                                           struct sc_socket_address *out, size_t capacity,
+                                           size_t *count, struct sc_error *error);
+spark_comm_status __wrap_sc_socket_resolve(const char *host, int port,
+                                           struct sc_socket_address *out, size_t capacity,
+                                           size_t *count, struct sc_error *error) {
+    const char *now = atomic_load(&board->words[MOVED]) != 0 ? "127.0.0.2" : host;
+    return __real_sc_socket_resolve(now, port, out, capacity, count, error);
 }
 
 /* ---- At the very step ---- */
@@ -315,12 +329,59 @@ static void test_stopped_head(void **state) {
     board->liveness_ms = 0;
 }
 
+/* The name of the head has moved with it, and the old one is only stopped: it wakes, asks its own
+ * address, and finds another process there (R2). */
+static void body_moved(struct job_rank *rank) {
+    CHECK_OK(job_open(rank));
+    job_verify(rank);
+    spark_comm_status st = job_reduce_on(rank);
+    if (rank->rank == 0 && st == SPARK_COMM_PEER_LOST && atomic_load(&board->words[MOVED]) == 1) {
+        for (int i = 0; i < 2; i++) {
+            CHECK(spark_comm_attempt_reconnect(rank->comm) == SPARK_COMM_REFUSED);
+            job_note(rank, NULL);
+            CHECK(strcmp(board->seen[0].message, "rank 0 was replaced") == 0);
+        }
+        spark_comm_close(rank->comm);
+        atomic_store(&board->words[ENDED], 1);
+        return;
+    }
+    CHECK(st == SPARK_COMM_PEER_LOST);
+    job_reconnect(rank);
+    job_verify(rank);
+    CHECK_OK(job_reduce_on(rank));
+    spark_comm_close(rank->comm);
+}
+
+static void test_zombie_head(void **state) {
+    int status;
+    (void)state;
+
+    board->liveness_ms = 700;
+    job_start_all(body_moved);
+    job_await_epoch(1);
+    pid_t zombie = job[0].pid;
+    CHECK(kill(zombie, SIGSTOP) == 0);
+    atomic_store(&board->words[MOVED], 1);
+    atomic_store(&board->seen[0].verified, 0);
+    job_start(0, job_body_reduce);
+    assert_int_equal(job_await_one_epoch(), 2);
+    CHECK(kill(zombie, SIGCONT) == 0);
+    while (waitpid(zombie, &status, 0) < 0) {
+    }
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_int_equal(atomic_load(&board->words[ENDED]), 1);
+    atomic_store(&board->words[JOB_STOP], 1);
+    job_finish_all();
+    board->liveness_ms = 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hub_dies_before_commit),
         cmocka_unit_test(test_hub_dies_in_commit),
         cmocka_unit_test(test_worker_dies_before_ready),
         cmocka_unit_test(test_zombie),
+        cmocka_unit_test(test_zombie_head),
         cmocka_unit_test(test_stopped_head),
         cmocka_unit_test(test_random_deaths),
     };

@@ -25,7 +25,8 @@ sc_add_test(test_reconnect
 # And ranks that die at a chosen step of it.
 sc_add_test(test_reconnect_lost
     SOURCES test_reconnect_lost.c
-    LINK_OPTIONS LINKER:--wrap=sc_world_agree LINKER:--wrap=sc_link_send)
+    LINK_OPTIONS LINKER:--wrap=sc_world_agree LINKER:--wrap=sc_link_send
+        LINKER:--wrap=sc_socket_resolve)
 sc_add_test(test_world_reconnect
     SOURCES test_world_reconnect.c
     LINK_OPTIONS LINKER:--wrap=sc_thread_host_id)

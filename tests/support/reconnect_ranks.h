@@ -96,14 +96,20 @@ static inline void job_start(int number, void (*body)(struct job_rank *rank)) {
     exit(0);
 }
 
-static inline void job_start_all(void (*body)(struct job_rank *rank)) {
+/* With one word set before they start. */
+static inline void job_start_all_with(void (*body)(struct job_rank *rank), int word, int value) {
     int rendezvous_ms = board->rendezvous_ms, liveness_ms = board->liveness_ms;
     memset(board, 0, sizeof *board);
     board->port = world_free_port();
     board->rendezvous_ms = rendezvous_ms != 0 ? rendezvous_ms : 20000;
     board->liveness_ms = liveness_ms != 0 ? liveness_ms : 10000;
+    board->words[word] = value;
     for (int rank = 0; rank < JOB_RANKS; rank++)
         job_start(rank, body);
+}
+
+static inline void job_start_all(void (*body)(struct job_rank *rank)) {
+    job_start_all_with(body, 0, 0);
 }
 
 static inline void job_kill(int rank) {
@@ -207,7 +213,7 @@ static inline spark_comm_status job_sum(struct job_rank *rank, float *data, size
 #define TRY(call)                                                              \
     do {                                                                       \
         spark_comm_status try_ = (call);                                       \
-        if (spark_comm_is_fatal(try_)) return try_;                     \
+        if (spark_comm_is_fatal(try_)) return try_;                            \
         if (try_ != SPARK_COMM_OK)                                             \
             world_check_failed(__FILE__, __LINE__, #call, job_why((int)try_)); \
     } while (0)
@@ -258,7 +264,11 @@ static inline spark_comm_status job_try(struct job_rank *rank) {
 }
 
 static inline void job_verify(struct job_rank *rank) {
+    spark_comm_health_report health = {.struct_size = sizeof health};
     CHECK(spark_comm_is_healthy(rank->comm));
+    CHECK_OK(spark_comm_health(rank->comm, &health));
+    CHECK(health.state == SPARK_COMM_STATE_HEALTHY);
+    CHECK(health.lost_count == 0 && health.lost_rank == -1);
     CHECK_OK(job_try(rank));
 }
 

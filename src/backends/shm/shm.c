@@ -61,7 +61,7 @@ static void close_backend(void *state) {
 }
 
 static spark_comm_status open_backend(void *user, const spark_comm_host *host, void **state) {
-    int64_t deadline = sc_deadline_after(host->options->rendezvous_timeout_ms);
+    int64_t deadline = sc_world_setup_deadline(sc_host_world(host));
     (void)user;
     spark_comm_status st = check_one_host(host);
     if (st != SPARK_COMM_OK) return st;
@@ -152,7 +152,7 @@ static spark_comm_status point_to_point(void *state, const spark_comm_call *call
 static spark_comm_status reopen(void *state) {
     struct sc_shm *shm = state;
     const spark_comm_host *host = shm->host;
-    int64_t deadline = sc_deadline_after(host->options->rendezvous_timeout_ms);
+    int64_t deadline = sc_world_setup_deadline(sc_host_world(host));
     struct sc_error error;
     spark_comm_status st = check_one_host(host);
     if (st != SPARK_COMM_OK) return st;
