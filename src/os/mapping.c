@@ -246,10 +246,12 @@ spark_comm_status sc_mapping_seal(const struct sc_mapping *mapping, struct sc_er
     return SPARK_COMM_OK;
 }
 
-/* Keeps the addresses, for the munmap of sc_mapping_release, and nothing else. */
+/* Keeps the addresses, for the munmap of sc_mapping_release, and nothing else. Where that fails the old
+ * pages only stay longer than they need to. */
 static void reserve(unsigned char *at, size_t bytes) {
-    if (bytes > 0)
-        mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+
+    if (bytes > 0 && mmap(at, bytes, PROT_NONE, how, -1, 0) == MAP_FAILED) return;
 }
 
 /* Others may still have the region, so it is only forgotten here. */

@@ -233,6 +233,7 @@ struct sc_verdict {
 };
 
 struct sc_world {
+    struct sc_world_line idle_lines[SPARK_COMM_LANE_COUNT]; /* stand in while there are no others */
     _Alignas(64) _Atomic uint32_t poison; /* release after the cause; also a futex */
     /* What callers look at: as poison, but stays set while a reconnect runs, whose own waits need a
      * poison word that is clear. Release after poison. */
@@ -249,7 +250,6 @@ struct sc_world {
     uint64_t instance;
     int64_t setup_until; /* from WELCOME on: the limit of the set-up (R7) */
     bool is_replaced; /* hub: another process is rank 0 now (R2, R4b) */
-    struct sc_world_line idle_lines[SPARK_COMM_LANE_COUNT]; /* stand in while there are no others */
     struct sc_door door;
     struct sc_monitor monitor;
     struct sc_verdict verdict;
