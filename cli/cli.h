@@ -19,6 +19,7 @@ enum { SC_EXIT_GOOD = 0, SC_EXIT_FAILED = 1, SC_EXIT_USAGE = 2 };
 int sc_run_main(int argc, char **argv);
 int sc_perf_main(int argc, char **argv);
 int sc_doctor_main(int argc, char **argv);
+int sc_trace_main(int argc, char **argv);
 
 /* One line on stderr, "COMMAND: text", in one write, so that the lines of several ranks stay
  * whole. The text says what is wrong and what to do next. */

@@ -35,7 +35,7 @@ struct sc_launch_plan {
     const char *master_addr; /* where rank 0 listens */
     int master_port; /* 0: reserve a free one; only with one node */
     const char *trace_dir; /* absolute; NULL: none */
-    int restarts; /* how often each rank may be started again */
+    int restarts; /* how often a rank that failed may be started again, all ranks together */
     bool bind_cores; /* rank i on the i-th CPU of the affinity mask */
     bool label_output; /* "[rank] " before each line; false: the ranks write by themselves */
     bool brief; /* report only ranks that a signal killed */

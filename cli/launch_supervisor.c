@@ -40,7 +40,6 @@ enum phase { RUNNING, ENDING, KILLING };
 struct rank {
     pid_t pid; /* 0: never started */
     bool live;
-    int restarts;
     struct sc_launch_stream out;
     struct sc_launch_stream err;
 };
@@ -52,6 +51,7 @@ struct supervisor {
     struct rank *ranks;
     struct pollfd *polls;
     int live;
+    int restarts; /* so far, of all ranks together */
     enum phase phase;
     int64_t deadline_ms; /* of ENDING and KILLING, or of lingering once live is 0 */
     int64_t unsettled_ms; /* since when a failure waits for its cause; 0: none does */
@@ -163,7 +163,7 @@ static void restart_rank(struct supervisor *s, int local_rank) {
     waitpid(rank->pid, NULL, 0);
     sc_launch_output_end(&rank->out);
     sc_launch_output_end(&rank->err);
-    rank->restarts++;
+    s->restarts++;
     if (!start_rank(s, local_rank)) end_job(s);
 }
 
@@ -178,9 +178,9 @@ static void rank_ended(struct supervisor *s, int local_rank, const siginfo_t *en
     sc_launch_output_read(&rank->err, DRAIN_ROUNDS);
     if (code == 0) return;
 
-    if (s->phase == RUNNING && !s->interrupted_ms && rank->restarts < allowed) {
+    if (s->phase == RUNNING && !s->interrupted_ms && s->restarts < allowed) {
         char what_next[64];
-        snprintf(what_next, sizeof what_next, "starting it again (%d of %d)", rank->restarts + 1,
+        snprintf(what_next, sizeof what_next, "starting it again (%d of %d)", s->restarts + 1,
                  allowed);
         describe_failure(s, local_rank, end, what_next);
         restart_rank(s, local_rank);

@@ -1,5 +1,5 @@
 /*
- * spark-comm: the program that starts ranks, measures their links and says what serves here.
+ * spark-comm: the program that starts ranks, measures their links, says what serves here and reads traces.
  *
  * main finds the subcommand by name and hands it its own arguments; a new subcommand is one line
  * in the table below and one file.
@@ -24,6 +24,8 @@ static const struct subcommand subcommands[] = {
     {"run", sc_run_main, "spark-comm run", "start the ranks of a job and look after them"},
     {"perf", sc_perf_main, "spark-comm perf", "verify and time the operations between ranks"},
     {"doctor", sc_doctor_main, "spark-comm doctor", "show the settings and what can serve here"},
+    {"trace", sc_trace_main, "spark-comm trace",
+     "merge the traces of all ranks, first divergence on top"},
 };
 
 enum { SUBCOMMAND_COUNT = sizeof subcommands / sizeof subcommands[0] };

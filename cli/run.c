@@ -5,11 +5,14 @@
 #include "launch.h"
 
 #include <argp.h>
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MAX_NODES = 65536, MAX_WORLD = 1 << 20, MAX_RESTARTS = 1000000 };
@@ -35,8 +38,9 @@ static const struct argp_option command_options[] = {
      "Port where rank 0 listens (default: a free one for one node, else 29500)", 0},
     {"bind", KEY_BIND, "core|none", 0,
      "core: rank i runs on the i-th CPU that this command may use (default none)", 0},
-    {"restart", KEY_RESTART, "K", 0, "Start a rank that failed again, up to K times each", 0},
-    {"trace", KEY_TRACE, "DIR", 0, "Record operations into DIR; it is created if missing", 0},
+    {"restart", KEY_RESTART, "K", 0, "Start a rank that failed again, up to K times in all", 0},
+    {"trace", KEY_TRACE, "DIR", 0,
+     "Record operations into DIR, for spark-comm trace; it is created if missing", 0},
     {"help", 'h', NULL, OPTION_HIDDEN, NULL, 0},
     {0},
 };
@@ -154,6 +158,49 @@ static char *prepare_trace_dir(const char *command, const char *path) {
     return NULL;
 }
 
+/* The rank whose ring a file of the folder is, if it was made since the job began; else -1. */
+static int rank_of_trace(const char *folder, const char *name, const struct timespec *begin) {
+    static const char start[] = "spark_comm.", end[] = ".trace";
+    char path[PATH_MAX], *rest = NULL;
+    struct stat status;
+    size_t length = strlen(name);
+    if (strncmp(name, start, sizeof start - 1) != 0 || length < sizeof end ||
+        strcmp(name + length - (sizeof end - 1), end) != 0)
+        return -1;
+    long rank = strtol(name + sizeof start - 1, &rest, 10);
+    if (*rest != '.' || rank < 0 || rank > MAX_WORLD) return -1;
+    int used = snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (used < 0 || used >= (int)sizeof path || stat(path, &status) != 0) return -1;
+    bool is_new = status.st_ctim.tv_sec != begin->tv_sec ? status.st_ctim.tv_sec > begin->tv_sec
+                                                         : status.st_ctim.tv_nsec >= begin->tv_nsec;
+    return is_new ? (int)rank : -1;
+}
+
+/* The ranks' rings are mapped files: they are there however the ranks ended. */
+static void tell_traces(const struct sc_launch_plan *plan, const struct timespec *begin) {
+    int files = 0, ranks = 0, first = plan->node_rank * plan->ranks;
+    bool *has_one = calloc((size_t)plan->ranks, sizeof *has_one);
+    DIR *folder = opendir(plan->trace_dir);
+    for (struct dirent *entry; has_one && folder && (entry = readdir(folder));) {
+        int rank = rank_of_trace(plan->trace_dir, entry->d_name, begin);
+        if (rank < first || rank >= first + plan->ranks) continue;
+        files++;
+        if (!has_one[rank - first]) ranks++;
+        has_one[rank - first] = true;
+    }
+    if (folder) closedir(folder);
+    free(has_one);
+    if (!files) {
+        sc_cli_error(plan->command, "no rank left a trace in %s: none opened a communicator",
+                     plan->trace_dir);
+        return;
+    }
+    sc_cli_error(plan->command,
+                 "%d of %d ranks left %d trace file(s) in %s; 'spark-comm trace %s' shows where "
+                 "they went apart",
+                 ranks, plan->ranks, files, plan->trace_dir, plan->trace_dir);
+}
+
 int sc_run_main(int argc, char **argv) {
     static const struct argp argp = {.options = command_options,
                                      .parser = parse,
@@ -163,6 +210,7 @@ int sc_run_main(int argc, char **argv) {
         .plan = {.command = argv[0], .nodes = 1, .label_output = true},
     };
     char *trace_dir = NULL;
+    struct timespec begin;
 
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &run) != 0) return SC_EXIT_USAGE;
     if (run.trace_dir) {
@@ -170,7 +218,10 @@ int sc_run_main(int argc, char **argv) {
         if (!trace_dir) return SC_EXIT_FAILED;
         run.plan.trace_dir = trace_dir;
     }
+    /* The clock that file systems stamp with. */
+    clock_gettime(CLOCK_REALTIME_COARSE, &begin);
     int code = sc_launch(&run.plan);
+    if (trace_dir) tell_traces(&run.plan, &begin);
     free(trace_dir);
     return code;
 }

@@ -135,6 +135,7 @@ function(sc_add_folder sc_folder)
     endforeach()
 endfunction()
 
+# A target that tests/fuzz/tests.cmake has made itself gets the rest here.
 # With SPARK_COMM_FUZZ the targets are libFuzzer programs; otherwise a small driver of ours feeds
 # them the corpus. Both take the same arguments here, and an entry only replays the corpus:
 # scripts/fuzz.sh is what looks for new inputs.
@@ -146,11 +147,10 @@ function(sc_add_fuzz_targets)
     include("${sc_folder_path}/tests.cmake" OPTIONAL)
     foreach(source IN LISTS targets)
         get_filename_component(name "${source}" NAME_WE)
-        if(TARGET ${name})
-            continue()
-        endif()
         string(REGEX REPLACE "^fuzz_" "" stem "${name}")
-        add_executable(${name} "${source}" ${helpers})
+        if(NOT TARGET ${name})
+            add_executable(${name} "${source}" ${helpers})
+        endif()
         set_target_properties(${name} PROPERTIES
             RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/fuzz")
         target_include_directories(${name} PRIVATE "${sc_folder_path}" "${PROJECT_SOURCE_DIR}/tests")

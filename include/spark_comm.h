@@ -239,12 +239,14 @@ enum { SPARK_COMM_FLAG_EVENT_ORDERED = 1u };
 /* Log levels, from rare to frequent. DEBUG writes a line for each submission. */
 enum { SPARK_COMM_LOG_ERROR = 1, SPARK_COMM_LOG_WARN = 2, SPARK_COMM_LOG_INFO = 3, SPARK_COMM_LOG_DEBUG = 4 };
 
-/* Traits of a backend, a bit set. */
+/* Traits of a backend, a bit set. LATE_ENTRY is between the backend and the library
+ * (spark_comm_backend.h). */
 enum {
     SPARK_COMM_TRAIT_STREAM_ORDERED = 1u,
     SPARK_COMM_TRAIT_CAPTURABLE = 2u,
     SPARK_COMM_TRAIT_MULTI_HOST = 4u,
-    SPARK_COMM_TRAIT_CANONICAL = 8u
+    SPARK_COMM_TRAIT_CANONICAL = 8u,
+    SPARK_COMM_TRAIT_LATE_ENTRY = 16u
 };
 
 /* State of a communicator. */
@@ -298,7 +300,7 @@ typedef struct spark_comm_op {
     int32_t redop;   /* SPARK_COMM_SUM ...; 0: sum */
     int32_t peer;    /* the other rank of send_to and recv_from; the root of broadcast */
     uint32_t flags;  /* SPARK_COMM_FLAG_* */
-    int32_t timeout_ms; /* 0: options.op_timeout_ms */
+    int32_t timeout_ms; /* 0: options.op_timeout_ms; in a group the shortest of the posts' counts */
     uint64_t send;   /* what is sent; all_reduce and broadcast may give the same pointer twice */
     uint64_t recv;   /* where the result goes */
     size_t bytes;    /* all_reduce, broadcast, send_to, recv_from: the buffer; all_gather, reduce_scatter: per rank */
@@ -777,7 +779,7 @@ SPARK_COMM_API spark_comm_status spark_comm_group_start(spark_comm *comm);
  * Units: none.
  * Ownership: the buffers of the posts come back on completion.
  * Blocking: host backends until all posts are complete; stream-ordered ones until they are
- *   enqueued. At most op_timeout_ms.
+ *   enqueued. At most op_timeout_ms, or the shortest timeout_ms of a post.
  * Threads: the thread that started the group; data lane.
  * Stream: those of the posts.
  * In place: the buffers of different posts must not overlap where one of them is received into.
@@ -960,8 +962,10 @@ SPARK_COMM_API spark_comm_status spark_comm_health(const spark_comm *comm, spark
  * Tells the last failure in full: the first cause while poisoned, else the latest failure of a
  * call.
  * With comm NULL it is this thread's last failure to open. The message names the operation, the
- * ranks ("rank 1") and what to do next. When there was no failure the status is OK and the message
- * empty.
+ * ranks ("rank 1") and what to do next. After a fatal failure it is the verdict, the same sentence
+ * on all ranks: who is missing, in which call, and what that rank did last. Calls that fail return
+ * once it is there; until then, for some milliseconds, other threads read this rank's suspicion.
+ * When there was no failure the status is OK and the message empty.
  *
  * Units: sequence counts operations of the lane; native_code is an errno or a native library's
  *   code.

@@ -35,8 +35,13 @@ typedef struct spark_comm_call {
     size_t op_count;
     uint64_t number;     /* of the operation in its epoch and lane; point_to_point: of the group's last member */
     uint32_t epoch;      /* epoch of the communicator */
-    uint32_t digest;     /* digest of (operation, dtype, redop, root, bytes): equal on all ranks that call alike */
+    uint32_t digest;     /* digest of (operation, dtype, redop, root, bytes, number): equal on all ranks that call alike */
     int64_t deadline_ns; /* CLOCK_MONOTONIC; SPARK_COMM_DEADLINE_NEVER: none */
+    /* Not NULL only with SPARK_COMM_TRAIT_LATE_ENTRY: the backend then calls entered(call) as soon as its part is
+     * visible to the peers and before it waits or reads deadline_ns, which is set by then; again does no harm. The library does in it what
+     * otherwise comes before the operation (the record, the status line), so that it costs nothing while data are on
+     * their way. An operation that returns without it is recorded all the same. */
+    void (*entered)(const struct spark_comm_call *call);
 } spark_comm_call;
 
 /* What the library offers to a backend, valid from open to close. Every function takes `context` first. */

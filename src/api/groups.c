@@ -27,7 +27,7 @@ struct members {
     struct spark_comm *comm;
     const spark_comm_op *posts;
     size_t count;
-    int64_t deadline;
+    int timeout_ms;
     int operation; /* for turns, errors and the status line: SEND_TO, RECV_FROM, or GROUP */
 };
 
@@ -61,6 +61,8 @@ static void complete_members(const struct members *members, uint64_t first,
         sc_recorder_end(record, (int)status, false,
                         atomic_load_explicit(&comm->epoch, memory_order_relaxed), ticks);
     }
+    /* What failed for good stays in the line as what this rank is in. */
+    if (sc_status_is_fatal(status)) return;
     /* Release: partner of the world's monitor, which asks whether this rank waits for a peer. */
     atomic_store_explicit(&comm->lanes[SPARK_COMM_LANE_DATA].line->complete_ticks, ticks,
                           memory_order_release);
@@ -74,6 +76,8 @@ static void show_members(const struct members *members, uint64_t ticks) {
     uint64_t descriptor = sc_world_describe(members->operation, 0, 0, post->peer);
     atomic_store_explicit(&line->descriptor, descriptor, memory_order_relaxed);
     atomic_store_explicit(&line->bytes, post->bytes, memory_order_relaxed);
+    /* A group's are shown by the backend that knows which of them are still open. */
+    atomic_store_explicit(&line->peers, 0, memory_order_relaxed);
     if (members->operation == SPARK_COMM_OP_GROUP)
         sc_world_show_group(members->comm->world, members->posts, members->count);
     atomic_store_explicit(&line->submit_ticks, ticks, memory_order_release);
@@ -100,8 +104,9 @@ static spark_comm_status members_failed(const struct members *members, spark_com
 
 static spark_comm_status run_members(const struct members *members) {
     struct spark_comm *comm = members->comm;
-    spark_comm_status st =
-        sc_lane_enter(comm, SPARK_COMM_LANE_DATA, members->operation, members->deadline, false);
+    int64_t deadline = 0;
+    spark_comm_status st = sc_lane_turn(comm, SPARK_COMM_LANE_DATA, members->operation,
+                                        members->timeout_ms, &deadline);
     if (st != SPARK_COMM_OK) return st;
     uint32_t epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed);
     if (members->operation == SPARK_COMM_OP_GROUP && comm->group.epoch != epoch) {
@@ -111,17 +116,66 @@ static spark_comm_status run_members(const struct members *members) {
                                 comm->group.epoch, epoch);
     }
     uint64_t ticks = sc_ticks_now();
+    if (deadline == 0)
+        deadline = sc_lane_deadline_at(comm, SPARK_COMM_LANE_DATA, members->timeout_ms, ticks);
     show_members(members, ticks);
     uint64_t first = record_members(members, ticks);
     spark_comm_call call = {.struct_size = sizeof call,
                             .ops = members->posts,
                             .op_count = members->count,
                             .number = *message_counter(comm, &members->posts[members->count - 1]),
-                            .epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed),
-                            .deadline_ns = members->deadline};
+                            .epoch = epoch,
+                            .deadline_ns = deadline};
     st = comm->backend.point_to_point(comm->backend_state, &call);
     if (__builtin_expect(st != SPARK_COMM_OK, 0)) st = members_failed(members, st);
     complete_members(members, first, st);
+    sc_lane_leave(comm, SPARK_COMM_LANE_DATA);
+    return st;
+}
+
+/* One message alone: the same, but noted late where the backend knows how. `call` is the first member,
+ * so that the one leads to the other. */
+struct single {
+    spark_comm_call call;
+    struct members members;
+    uint64_t record;
+    bool noted;
+};
+
+static void note_single(const spark_comm_call *call) {
+    struct single *single = (struct single *)(uintptr_t)call;
+    struct spark_comm *comm = single->members.comm;
+    if (single->noted) return;
+    uint64_t ticks = sc_ticks_now();
+    if (single->call.deadline_ns == 0)
+        single->call.deadline_ns =
+            sc_lane_deadline_at(comm, SPARK_COMM_LANE_DATA, single->members.timeout_ms, ticks);
+    show_members(&single->members, ticks);
+    single->record = record_members(&single->members, ticks);
+    single->noted = true;
+}
+
+static spark_comm_status run_single(struct spark_comm *comm, const spark_comm_op *op) {
+    bool late = (comm->backend.traits & SPARK_COMM_TRAIT_LATE_ENTRY) != 0;
+    struct single single;
+    single.members = (struct members){comm, op, 1, op->timeout_ms, op->kind};
+    single.noted = false;
+    single.call.deadline_ns = 0;
+    spark_comm_status st = sc_lane_turn(comm, SPARK_COMM_LANE_DATA, op->kind, op->timeout_ms,
+                                        &single.call.deadline_ns);
+    if (st != SPARK_COMM_OK) return st;
+    single.call.struct_size = sizeof single.call;
+    single.call.ops = op;
+    single.call.op_count = 1;
+    single.call.number = *message_counter(comm, op) + 1;
+    single.call.epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed);
+    single.call.digest = 0;
+    single.call.entered = late ? note_single : NULL;
+    if (!late) note_single(&single.call);
+    st = comm->backend.point_to_point(comm->backend_state, &single.call);
+    note_single(&single.call);
+    if (__builtin_expect(st != SPARK_COMM_OK, 0)) st = members_failed(&single.members, st);
+    complete_members(&single.members, single.record, st);
     sc_lane_leave(comm, SPARK_COMM_LANE_DATA);
     return st;
 }
@@ -200,8 +254,7 @@ spark_comm_status sc_groups_post(struct spark_comm *comm, spark_comm_op *op) {
             "%s is %d, this rank itself: a message to oneself is only paired inside a group",
             op->kind == SPARK_COMM_OP_SEND_TO ? "dest_rank" : "src_rank", op->peer);
     if (op->bytes == 0) return SPARK_COMM_OK; /* a zero-byte message is no message on either side */
-    struct members members = {comm, op, 1, sc_lane_deadline(comm, op->timeout_ms), op->kind};
-    return run_members(&members);
+    return run_single(comm, op);
 }
 
 /* Inside: close waits for it. */
@@ -235,6 +288,18 @@ spark_comm_status spark_comm_group_start(spark_comm *comm) {
     return st;
 }
 
+/* The shortest of the posts' limits. */
+static int shortest_limit(const struct spark_comm *comm, const struct sc_group *group) {
+    int shortest = SPARK_COMM_FOREVER;
+    for (size_t i = 0; i < group->count; i++) {
+        int limit = group->posts[i].timeout_ms;
+        if (limit == 0) limit = comm->settings.op_timeout_ms;
+        if (limit != SPARK_COMM_FOREVER && (shortest == SPARK_COMM_FOREVER || limit < shortest))
+            shortest = limit;
+    }
+    return shortest;
+}
+
 /* What is left to do once the group is known to be closed whatever happens. */
 static spark_comm_status end_group(struct spark_comm *comm) {
     struct sc_group *group = &comm->group;
@@ -243,8 +308,7 @@ static spark_comm_status end_group(struct spark_comm *comm) {
     if (group->refused.status != SPARK_COMM_OK) return sc_handle_failed(comm, &group->refused);
     spark_comm_status st = check_self(comm, group->posts, group->count);
     if (st != SPARK_COMM_OK || group->count == 0) return st;
-    struct members members = {comm, group->posts, group->count,
-                              sc_lane_deadline(comm, group->posts[0].timeout_ms),
+    struct members members = {comm, group->posts, group->count, shortest_limit(comm, group),
                               SPARK_COMM_OP_GROUP};
     return run_members(&members);
 }

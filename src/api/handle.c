@@ -58,14 +58,6 @@ void sc_handle_give(struct spark_comm *comm) {
     pthread_mutex_unlock(&pool_lock);
 }
 
-spark_comm_status sc_handle_check(const struct spark_comm *comm) {
-    if (comm == NULL) return SPARK_COMM_WRONG_STATE;
-    /* Acquire: partner of the release in open; whoever sees ALIVE sees a whole communicator. */
-    if (atomic_load_explicit(&comm->magic, memory_order_acquire) != SC_HANDLE_ALIVE)
-        return SPARK_COMM_WRONG_STATE;
-    return comm->fork_count == sc_thread_fork_count() ? SPARK_COMM_OK : SPARK_COMM_WRONG_STATE;
-}
-
 /* Sequentially consistent on both sides: either close sees this caller inside, or this caller sees
  * that it is closed (partner: the magic word in spark_comm_close, then sc_handle_drain). The handle's
  * own memory never goes away, so letting go may touch it. */

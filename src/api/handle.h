@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "os/lock.h"
+#include "os/thread.h"
 #include "trace/recorder.h"
 #include "world/host.h"
 #include "world/world.h"
@@ -93,7 +94,13 @@ void sc_handle_give(struct spark_comm *comm);
 
 /* WRONG_STATE for NULL, closed handles and calls in a forked child, with nothing written to the
  * handle. */
-spark_comm_status sc_handle_check(const struct spark_comm *comm);
+static inline spark_comm_status sc_handle_check(const struct spark_comm *comm) {
+    /* Acquire: partner of the release in open; whoever sees ALIVE sees a whole communicator. */
+    bool good = comm != NULL &&
+                atomic_load_explicit(&comm->magic, memory_order_acquire) == SC_HANDLE_ALIVE &&
+                comm->fork_count == sc_thread_fork_count_again();
+    return __builtin_expect(good, 1) ? SPARK_COMM_OK : SPARK_COMM_WRONG_STATE;
+}
 
 /* For calls that touch the communicator without a lane (readers, abort, waits for a turn): close
  * waits until they have let go. False, and nothing is held, when it is closed. */

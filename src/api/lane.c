@@ -1,7 +1,6 @@
 /*
- * Turns, numbers and records. The hot path is sc_lane_begin and sc_lane_end with nothing wrong: one
- * lock, two reads of the tick counter, plain stores into lines that this rank alone writes; no
- * system call.
+ * Turns, numbers and records. The hot path is in lane.h, with sc_lane_note_entry here: one lock, two
+ * reads of the tick counter, plain stores into lines that this rank alone writes; no system call.
  */
 #include "api/lane.h"
 
@@ -11,16 +10,6 @@
 #include "base/deadline.h"
 #include "base/dtype.h"
 #include "base/status.h"
-
-uint32_t sc_lane_digest(int operation, int dtype, int redop, int peer, uint64_t bytes) {
-    uint64_t key = (uint64_t)(uint8_t)operation | (uint64_t)(uint8_t)dtype << 8 |
-                   (uint64_t)(uint8_t)redop << 16 | (uint64_t)(uint32_t)peer << 32;
-    /* Two rounds of multiply and fold (constants: 64-bit fractions of the golden ratio and of
-     * the square root of 2). */
-    uint64_t mixed = (key ^ UINT64_C(0x9e3779b97f4a7c15)) * UINT64_C(0x6a09e667f3bcc909) + bytes;
-    mixed = (mixed ^ mixed >> 32) * UINT64_C(0x9e3779b97f4a7c15);
-    return (uint32_t)(mixed >> 32);
-}
 
 int64_t sc_lane_deadline(const struct spark_comm *comm, int timeout_ms) {
     int limit = timeout_ms != 0 ? timeout_ms : comm->settings.op_timeout_ms;
@@ -37,8 +26,8 @@ static spark_comm_status no_turn(struct spark_comm *comm, int lane, int operatio
 }
 
 /* Lane held: what may have happened while it was waited for. */
-static spark_comm_status look_around(struct spark_comm *comm, int lane, int operation,
-                                     bool even_if_poisoned) {
+spark_comm_status sc_lane_look_around(struct spark_comm *comm, int lane, int operation,
+                                      bool even_if_poisoned) {
     struct sc_lane *own = &comm->lanes[lane];
     atomic_store_explicit(&own->lock.holder, operation, memory_order_relaxed);
     if (__builtin_expect(
@@ -61,7 +50,7 @@ spark_comm_status sc_lane_enter(struct spark_comm *comm, int lane, int operation
     spark_comm_status st;
     if (!sc_handle_hold(comm)) return SPARK_COMM_ABORTED; /* closed since the call began */
     if (sc_lock_take(&comm->lanes[lane].lock, deadline, give_up))
-        st = look_around(comm, lane, operation, even_if_poisoned);
+        st = sc_lane_look_around(comm, lane, operation, even_if_poisoned);
     else
         st = no_turn(comm, lane, operation,
                      give_up != NULL && atomic_load_explicit(give_up, memory_order_acquire) != 0);
@@ -86,34 +75,44 @@ static void log_submission(const struct sc_lane_call *call) {
                  call->dtype != 0 ? sc_dtype_name(call->dtype) : "no type", call->peer);
 }
 
-spark_comm_status sc_lane_begin(struct sc_lane_call *call) {
+spark_comm_status sc_lane_await_turn(struct spark_comm *comm, int lane, int operation,
+                                     int timeout_ms, int64_t *deadline) {
+    *deadline = sc_lane_deadline(comm, timeout_ms);
+    return sc_lane_enter(comm, lane, operation, *deadline, false);
+}
+
+int64_t sc_lane_deadline_at(struct spark_comm *comm, int lane, int timeout_ms, uint64_t ticks) {
+    int limit = timeout_ms != 0 ? timeout_ms : comm->settings.op_timeout_ms;
+    if (limit == SPARK_COMM_FOREVER) return SC_DEADLINE_NEVER;
+    return sc_ticks_scale_ns(&comm->lanes[lane].scale, ticks) + limit * INT64_C(1000000);
+}
+
+void sc_lane_note_entry(struct sc_lane_call *call) {
     struct spark_comm *comm = call->comm;
-    struct sc_lane *own = &comm->lanes[call->lane];
-    int limit = call->timeout_ms != 0 ? call->timeout_ms : comm->settings.op_timeout_ms;
+    struct sc_world_line *line = comm->lanes[call->lane].line;
     uint64_t ticks = sc_ticks_now();
-    spark_comm_status st;
-    if (__builtin_expect(sc_lock_try(&own->lock), 1)) {
-        st = look_around(comm, call->lane, call->operation, false);
-        call->deadline = SC_DEADLINE_NEVER;
-        if (limit != SPARK_COMM_FOREVER)
-            call->deadline = sc_ticks_scale_ns(&own->scale, ticks) + limit * INT64_C(1000000);
-    } else {
-        call->deadline = limit == SPARK_COMM_FOREVER ? SC_DEADLINE_NEVER : sc_deadline_after(limit);
-        st = sc_lane_enter(comm, call->lane, call->operation, call->deadline, false);
-    }
-    if (__builtin_expect(st != SPARK_COMM_OK, 0)) return st;
-    call->number = ++own->number;
     uint64_t descriptor = sc_world_describe(call->operation, call->dtype, call->redop, call->peer);
-    struct sc_world_line *line = own->line;
+    if (call->deadline == 0)
+        call->deadline = sc_lane_deadline_at(comm, call->lane, call->timeout_ms, ticks);
     atomic_store_explicit(&line->descriptor, descriptor, memory_order_relaxed);
     atomic_store_explicit(&line->bytes, call->bytes, memory_order_relaxed);
     atomic_store_explicit(&line->submit_ticks, ticks, memory_order_relaxed);
+    atomic_store_explicit(&line->past[call->number % SC_WORLD_PAST].descriptor, descriptor,
+                          memory_order_relaxed);
+    atomic_store_explicit(&line->past[call->number % SC_WORLD_PAST].bytes, call->bytes,
+                          memory_order_relaxed);
     /* Release: whoever acquires this number sees the fields above, or later ones. */
     atomic_store_explicit(&line->submitted, call->number, memory_order_release);
     call->record = sc_recorder_begin(&comm->recorder, call->lane, call->number, descriptor,
                                      call->bytes, sc_lane_stream_label(call->stream), ticks);
+    call->noted = true;
     if (__builtin_expect(comm->logs_submissions, 0)) log_submission(call);
-    return SPARK_COMM_OK;
+}
+
+spark_comm_status sc_lane_begin(struct sc_lane_call *call) {
+    spark_comm_status st = sc_lane_take_turn(call);
+    if (__builtin_expect(st == SPARK_COMM_OK, 1)) sc_lane_note_entry(call);
+    return st;
 }
 
 /* Whatever a backend says, the sentence names the operation. */
@@ -148,19 +147,14 @@ static spark_comm_status end_failed(struct sc_lane_call *call, spark_comm_status
     return sc_handle_poisoned(comm, call->operation);
 }
 
-spark_comm_status sc_lane_end(struct sc_lane_call *call, spark_comm_status status,
-                              struct sc_error *error) {
+spark_comm_status sc_lane_end_slow(struct sc_lane_call *call, spark_comm_status status,
+                                   struct sc_error *error) {
     struct spark_comm *comm = call->comm;
-    struct sc_lane *own = &comm->lanes[call->lane];
-    if (__builtin_expect(status != SPARK_COMM_OK, 0)) status = end_failed(call, status, error);
-    uint64_t ticks = sc_ticks_now();
-    if (status == SPARK_COMM_OK) {
-        atomic_store_explicit(&own->line->complete_ticks, ticks, memory_order_relaxed);
-        /* Release: partner of the readers of status lines. */
-        atomic_store_explicit(&own->line->completed, call->number, memory_order_release);
-    }
+    if (!call->noted) sc_lane_note_entry(call);
+    if (status == SPARK_COMM_OK) return sc_lane_end(call, status, error);
+    status = end_failed(call, status, error);
     sc_recorder_end(call->record, (int)status, false,
-                    atomic_load_explicit(&comm->epoch, memory_order_relaxed), ticks);
-    sc_lock_give(&own->lock);
+                    atomic_load_explicit(&comm->epoch, memory_order_relaxed), sc_ticks_now());
+    sc_lock_give(&comm->lanes[call->lane].lock);
     return status;
 }

@@ -1,7 +1,10 @@
 /*
- * Checks and dispatch of every data operation. Broadcasts of up to 4 KiB and posts inside a group
- * take other ways (commands.c and groups.c); everything else takes a turn on the data lane and goes
- * to the backend.
+ * The engine's data operations: each public call fills one spark_comm_op, which is checked and
+ * dispatched here. Broadcasts of up to 4 KiB and messages take other ways (commands.c and groups.c);
+ * everything else takes a turn on the data lane and goes to the backend.
+ *
+ * Dispatch is compiled into each public call, where the kind of operation is known and most of
+ * it falls away; what is plainly good passes without the checks that know how to say what is wrong.
  */
 #include "api/submit.h"
 
@@ -14,35 +17,27 @@
 #include "base/dtype.h"
 #include "base/status.h"
 
-spark_comm_status sc_submit_check_poison(struct spark_comm *comm, int operation) {
-    if (__builtin_expect(atomic_load_explicit(comm->poison, memory_order_acquire) == 0, 1))
-        return SPARK_COMM_OK;
+spark_comm_status sc_submit_tell_poison(struct spark_comm *comm, int operation) {
     if (!sc_handle_hold(comm)) return SPARK_COMM_ABORTED; /* closed since the call began */
     spark_comm_status st = sc_handle_poisoned(comm, operation);
     sc_handle_let_go(comm);
     return st;
 }
 
-spark_comm_status sc_submit_check_start(struct spark_comm *comm, int operation) {
-    spark_comm_status st = sc_submit_check_poison(comm, operation);
-    return st == SPARK_COMM_OK ? sc_submit_check_group(comm, operation) : st;
-}
-
-spark_comm_status sc_submit_check_group(struct spark_comm *comm, int operation) {
-    /* Relaxed: only this thread's own value matters here. */
-    uintptr_t owner = atomic_load_explicit(&comm->group.owner, memory_order_relaxed);
-    if (__builtin_expect(owner == 0 || owner != sc_handle_thread(), 1)) return SPARK_COMM_OK;
+spark_comm_status sc_submit_tell_group(struct spark_comm *comm, int operation) {
     return sc_handle_refuse(
         comm, SPARK_COMM_WRONG_STATE, operation, -1,
         "a group is open on this thread: only send_to and recv_from may be called before group_end");
 }
 
-static bool takes_peer(int kind) {
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+ALWAYS_INLINE bool takes_peer(int kind) {
     return kind == SPARK_COMM_OP_BROADCAST || kind == SPARK_COMM_OP_SEND_TO ||
            kind == SPARK_COMM_OP_RECV_FROM;
 }
 
-static bool reduces(int kind) {
+ALWAYS_INLINE bool reduces(int kind) {
     return kind == SPARK_COMM_OP_ALL_REDUCE || kind == SPARK_COMM_OP_REDUCE_SCATTER;
 }
 
@@ -146,7 +141,7 @@ spark_comm_status sc_submit_check(struct spark_comm *comm, spark_comm_op *op) {
     return st;
 }
 
-static spark_comm_backend_fn find_function(const spark_comm_backend *backend, int kind) {
+ALWAYS_INLINE spark_comm_backend_fn find_function(const spark_comm_backend *backend, int kind) {
     switch (kind) {
     case SPARK_COMM_OP_ALL_REDUCE: return backend->all_reduce;
     case SPARK_COMM_OP_ALL_GATHER: return backend->all_gather;
@@ -157,53 +152,219 @@ static spark_comm_backend_fn find_function(const spark_comm_backend *backend, in
     }
 }
 
-/* A collective on the data lane. */
-static spark_comm_status run_collective(struct spark_comm *comm, const spark_comm_op *op,
-                                        spark_comm_backend_fn function) {
-    struct sc_lane_call lane = {.comm = comm,
-                                .lane = SPARK_COMM_LANE_DATA,
-                                .operation = op->kind,
-                                .dtype = op->dtype,
-                                .redop = op->redop,
-                                .peer = op->peer,
-                                .bytes = op->bytes,
-                                .stream = op->stream,
-                                .timeout_ms = op->timeout_ms};
+/* A collective on the data lane. `call` is the first member, so that the one leads to the other. */
+struct collective {
+    spark_comm_call call;
+    struct sc_lane_call lane;
+};
+
+static void note_entry(const spark_comm_call *call) {
+    struct collective *whole = (struct collective *)(uintptr_t)call;
+    if (!whole->lane.noted) sc_lane_note_entry(&whole->lane);
+    whole->call.deadline_ns = whole->lane.deadline;
+}
+
+ALWAYS_INLINE spark_comm_status run_collective(struct spark_comm *comm, const spark_comm_op *op,
+                                               spark_comm_backend_fn function) {
+    bool late = (comm->backend.traits & SPARK_COMM_TRAIT_LATE_ENTRY) != 0;
+    struct collective whole; /* not cleared as a whole, which would cost as much as the rest */
     struct sc_error error;
-    spark_comm_status st = sc_lane_begin(&lane);
+    whole.lane = (struct sc_lane_call){.comm = comm,
+                                       .lane = SPARK_COMM_LANE_DATA,
+                                       .operation = op->kind,
+                                       .dtype = op->dtype,
+                                       .redop = op->redop,
+                                       .peer = op->peer,
+                                       .bytes = op->bytes,
+                                       .stream = op->stream,
+                                       .timeout_ms = op->timeout_ms};
+    spark_comm_status st = late ? sc_lane_take_turn(&whole.lane) : sc_lane_begin(&whole.lane);
     if (__builtin_expect(st != SPARK_COMM_OK, 0)) return st;
     if (op->bytes != 0 || op->kind == SPARK_COMM_OP_BARRIER) {
-        spark_comm_call call = {
-            .struct_size = sizeof call,
+        whole.call = (spark_comm_call){
+            .struct_size = sizeof whole.call,
             .ops = op,
             .op_count = 1,
-            .number = lane.number,
+            .number = whole.lane.number,
             .epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed),
-            .digest = sc_lane_digest(op->kind, op->dtype, op->redop, op->peer, op->bytes),
-            .deadline_ns = lane.deadline};
-        st = function(comm->backend_state, &call);
+            /* With the number: a rank that skipped a call differs even where the calls are alike. */
+            .digest = sc_lane_digest(op->kind, op->dtype, op->redop, op->peer, op->bytes) +
+                      (uint32_t)whole.lane.number * 0x9e3779b1u,
+            .deadline_ns = whole.lane.deadline,
+            .entered = late ? note_entry : NULL};
+        st = function(comm->backend_state, &whole.call);
         if (__builtin_expect(st != SPARK_COMM_OK, 0)) {
             sc_error_clear(&error);
             sc_host_take_explanation(&comm->host, st, &error);
         }
     }
-    return sc_lane_end(&lane, st, &error);
+    return sc_lane_end(&whole.lane, st, &error);
 }
 
-spark_comm_status sc_submit_run(struct spark_comm *comm, const spark_comm_op *op) {
-    spark_comm_op whole = *op;
+/* True only for arguments that sc_submit_check would accept; fills in its
+ * defaults. The bounds on addresses and bytes are far from anything that could overflow. */
+ALWAYS_INLINE bool is_plainly_good(const struct spark_comm *comm, spark_comm_op *op) {
+    const uint64_t limit = UINT64_C(1) << 62;
+    bool good = op->kind >= SPARK_COMM_OP_ALL_REDUCE && op->kind <= SPARK_COMM_OP_RECV_FROM &&
+                op->flags <= SPARK_COMM_FLAG_EVENT_ORDERED &&
+                op->timeout_ms >= SPARK_COMM_FOREVER && comm->backend.check_pointer == NULL;
+    if (takes_peer(op->kind)) {
+        good = good && (uint32_t)op->peer < (uint32_t)comm->world_size;
+    } else {
+        op->peer = -1;
+    }
+    if (reduces(op->kind)) {
+        if (op->dtype == 0) op->dtype = comm->settings.dtype;
+        if (op->redop == 0) op->redop = SPARK_COMM_SUM;
+        good = good && (uint32_t)(op->dtype - 1) < SPARK_COMM_I64 &&
+               (uint32_t)(op->redop - 1) < SPARK_COMM_AVG &&
+               (op->bytes & (((size_t)1 << sc_dtype_shift(op->dtype)) - 1)) == 0;
+    } else {
+        op->dtype = op->redop = 0;
+    }
+    if (op->kind == SPARK_COMM_OP_BARRIER) {
+        op->send = op->recv = op->bytes = 0;
+        return good;
+    }
+    return good && op->send - 1 < limit && op->recv - 1 < limit && op->bytes < (size_t)1 << 40;
+}
+
+ALWAYS_INLINE spark_comm_status run(struct spark_comm *comm, spark_comm_op *op) {
     bool message = op->kind == SPARK_COMM_OP_SEND_TO || op->kind == SPARK_COMM_OP_RECV_FROM;
-    spark_comm_status st = SPARK_COMM_OK;
-    if (message) return sc_groups_post(comm, &whole);
-    st = sc_submit_check_start(comm, op->kind);
-    if (st == SPARK_COMM_OK) st = sc_submit_check(comm, &whole);
+    if (message) return sc_groups_post(comm, op);
+    spark_comm_status st = sc_submit_check_start(comm, op->kind);
     if (__builtin_expect(st != SPARK_COMM_OK, 0)) return st;
-    if (whole.kind == SPARK_COMM_OP_BROADCAST &&
-        whole.bytes <= SPARK_COMM_MAX_COMMAND_BROADCAST_BYTES)
-        return sc_commands_broadcast(comm, &whole);
-    spark_comm_backend_fn function = find_function(&comm->backend, whole.kind);
+    if (__builtin_expect(!is_plainly_good(comm, op), 0)) {
+        st = sc_submit_check(comm, op);
+        if (st != SPARK_COMM_OK) return st;
+    }
+    if (op->kind == SPARK_COMM_OP_BROADCAST && op->bytes <= SPARK_COMM_MAX_COMMAND_BROADCAST_BYTES)
+        return sc_commands_broadcast(comm, op);
+    spark_comm_backend_fn function = find_function(&comm->backend, op->kind);
     if (function == NULL)
-        return sc_handle_refuse(comm, SPARK_COMM_NOT_SUPPORTED, whole.kind, -1,
+        return sc_handle_refuse(comm, SPARK_COMM_NOT_SUPPORTED, op->kind, -1,
                                 "backend %s does not have it", comm->backend.name);
-    return run_collective(comm, &whole, function);
+    return run_collective(comm, op, function);
+}
+
+/* ---- The public calls ---- */
+
+spark_comm_status spark_comm_all_reduce(spark_comm *comm, uint64_t ptr, size_t bytes) {
+    spark_comm_status st = sc_handle_check(comm);
+    if (st != SPARK_COMM_OK) return st;
+    spark_comm_op op = {.struct_size = sizeof op,
+                        .kind = SPARK_COMM_OP_ALL_REDUCE,
+                        .send = ptr,
+                        .recv = ptr,
+                        .bytes = bytes,
+                        .stream = comm->settings.stream};
+    return run(comm, &op);
+}
+
+spark_comm_status spark_comm_all_reduce_async(spark_comm *comm, uint64_t ptr, size_t bytes,
+                                              uint64_t compute_stream) {
+    spark_comm_status st = sc_handle_check(comm);
+    if (st != SPARK_COMM_OK) return st;
+    spark_comm_op op = {.struct_size = sizeof op,
+                        .kind = SPARK_COMM_OP_ALL_REDUCE,
+                        .send = ptr,
+                        .recv = ptr,
+                        .bytes = bytes,
+                        .stream = compute_stream,
+                        .flags = SPARK_COMM_FLAG_EVENT_ORDERED};
+    return run(comm, &op);
+}
+
+spark_comm_status spark_comm_all_gather(spark_comm *comm, uint64_t send_ptr, uint64_t recv_ptr,
+                                        size_t bytes) {
+    spark_comm_status st = sc_handle_check(comm);
+    if (st != SPARK_COMM_OK) return st;
+    spark_comm_op op = {.struct_size = sizeof op,
+                        .kind = SPARK_COMM_OP_ALL_GATHER,
+                        .send = send_ptr,
+                        .recv = recv_ptr,
+                        .bytes = bytes,
+                        .stream = comm->settings.stream};
+    return run(comm, &op);
+}
+
+spark_comm_status spark_comm_reduce_scatter(spark_comm *comm, uint64_t send_ptr, uint64_t recv_ptr,
+                                            size_t bytes) {
+    spark_comm_status st = sc_handle_check(comm);
+    if (st != SPARK_COMM_OK) return st;
+    spark_comm_op op = {.struct_size = sizeof op,
+                        .kind = SPARK_COMM_OP_REDUCE_SCATTER,
+                        .send = send_ptr,
+                        .recv = recv_ptr,
+                        .bytes = bytes,
+                        .stream = comm->settings.stream};
+    return run(comm, &op);
+}
+
+spark_comm_status spark_comm_broadcast(spark_comm *comm, uint64_t ptr, size_t bytes, int root) {
+    spark_comm_status st = sc_handle_check(comm);
+    if (st != SPARK_COMM_OK) return st;
+    spark_comm_op op = {.struct_size = sizeof op,
+                        .kind = SPARK_COMM_OP_BROADCAST,
+                        .send = ptr,
+                        .recv = ptr,
+                        .bytes = bytes,
+                        .peer = root,
+                        .stream = comm->settings.stream};
+    return run(comm, &op);
+}
+
+spark_comm_status spark_comm_barrier(spark_comm *comm) {
+    spark_comm_status st = sc_handle_check(comm);
+    if (st != SPARK_COMM_OK) return st;
+    spark_comm_op op = {
+        .struct_size = sizeof op, .kind = SPARK_COMM_OP_BARRIER, .stream = comm->settings.stream};
+    return run(comm, &op);
+}
+
+spark_comm_status spark_comm_send_to(spark_comm *comm, uint64_t ptr, size_t bytes, int dest_rank,
+                                     uint64_t stream) {
+    spark_comm_status st = sc_handle_check(comm);
+    if (st != SPARK_COMM_OK) return st;
+    spark_comm_op op = {.struct_size = sizeof op,
+                        .kind = SPARK_COMM_OP_SEND_TO,
+                        .send = ptr,
+                        .bytes = bytes,
+                        .peer = dest_rank,
+                        .stream = stream};
+    return run(comm, &op);
+}
+
+spark_comm_status spark_comm_recv_from(spark_comm *comm, uint64_t ptr, size_t bytes, int src_rank,
+                                       uint64_t stream) {
+    spark_comm_status st = sc_handle_check(comm);
+    if (st != SPARK_COMM_OK) return st;
+    spark_comm_op op = {.struct_size = sizeof op,
+                        .kind = SPARK_COMM_OP_RECV_FROM,
+                        .recv = ptr,
+                        .bytes = bytes,
+                        .peer = src_rank,
+                        .stream = stream};
+    return run(comm, &op);
+}
+
+/* The caller's struct may be shorter (defaults for the rest) or longer (zero beyond what is
+ * known here). */
+spark_comm_status spark_comm_submit(spark_comm *comm, const spark_comm_op *op) {
+    spark_comm_op whole;
+    spark_comm_status st = sc_handle_check(comm);
+    if (st != SPARK_COMM_OK) return st;
+    if (op == NULL || op->struct_size < sizeof op->struct_size)
+        return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, SPARK_COMM_OP_NONE, -1,
+                                "op is %s", op == NULL ? "null" : "without a struct_size");
+    for (size_t i = sizeof whole; i < op->struct_size; i++)
+        if (((const unsigned char *)op)[i] != 0)
+            return sc_handle_refuse(
+                comm, SPARK_COMM_INVALID_ARGUMENT, SPARK_COMM_OP_NONE, -1,
+                "op.struct_size is %zu and byte %zu is not zero: this library (%zu bytes) does not know it",
+                op->struct_size, i, sizeof whole);
+    memset(&whole, 0, sizeof whole);
+    memcpy(&whole, op, op->struct_size < sizeof whole ? op->struct_size : sizeof whole);
+    whole.struct_size = sizeof whole;
+    return run(comm, &whole);
 }

@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/dtype_kernels.h"
@@ -59,9 +60,10 @@ const char *sc_dtype_redop_name(int redop) {
 /* ---- The choice ---- */
 
 static pthread_once_t chosen = PTHREAD_ONCE_INIT;
-/* Written once, under `chosen`. */
-static const struct sc_dtype_table *best_table = &sc_dtype_scalar_table;
+/* Written once, under `chosen`; `best` last. */
 static const char *best_name = "scalar";
+static const struct sc_dtype_table *best_table = &sc_dtype_scalar_table;
+static _Atomic(const struct sc_dtype_table *) best;
 
 #if defined(__x86_64__)
 bool sc_dtype_cpu_has_avx2(void) {
@@ -101,13 +103,29 @@ static void choose(void) {
         best_name = "avx512";
     }
 #endif
+    /* Release: partner of the acquire load in sc_dtype_reducer, for threads that never went through
+     * `chosen`. The tables are constant. */
+    atomic_store_explicit(&best, best_table, memory_order_release);
+}
+
+static const struct sc_dtype_table *table_of_choice(void) {
+    const struct sc_dtype_table *table = atomic_load_explicit(&best, memory_order_acquire);
+    if (__builtin_expect(table != NULL, 1)) return table;
+    pthread_once(&chosen, choose);
+    return best_table;
 }
 
 sc_dtype_reduce_fn sc_dtype_reducer(int dtype, int redop) {
     if (!dtype_is_known(dtype) || !redop_is_known(redop)) return NULL;
-    pthread_once(&chosen, choose);
-    sc_dtype_reduce_fn reducer = best_table->reducers[dtype][redop];
+    sc_dtype_reduce_fn reducer = table_of_choice()->reducers[dtype][redop];
     return reducer != NULL ? reducer : sc_dtype_scalar_table.reducers[dtype][redop];
+}
+
+sc_dtype_reduce_fn sc_dtype_reducer_now(int dtype, int redop) {
+    sc_dtype_reduce_fn reducer = table_of_choice()->in_mode[dtype][redop];
+    if (__builtin_expect(!sc_dtype_mode_is_standard(sc_dtype_mode_read()), 0))
+        return sc_dtype_reducer(dtype, redop);
+    return reducer != NULL ? reducer : sc_dtype_scalar_table.in_mode[dtype][redop];
 }
 
 sc_dtype_reduce_fn sc_dtype_reducer_scalar(int dtype, int redop) {

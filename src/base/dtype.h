@@ -8,6 +8,10 @@
 
 /* Bytes of one element; 0 for an unknown type. */
 size_t sc_dtype_size(int dtype);
+/* Its logarithm to base 2, of a known type; for hot paths. A digit per type, in the enum's order. */
+static inline unsigned sc_dtype_shift(int dtype) {
+    return (unsigned)(UINT64_C(0x320032110) >> (4 * dtype)) & 3u;
+}
 /* "bf16", "f32", ...; "unknown". */
 const char *sc_dtype_name(int dtype);
 /* From the name; 0 if unknown. */
@@ -28,6 +32,9 @@ typedef void (*sc_dtype_reduce_fn)(void *dst, const void *const *sources, size_t
 
 /* The best version for this CPU (chosen once). NULL for an unknown pair. dtype and redop must not be 0. */
 sc_dtype_reduce_fn sc_dtype_reducer(int dtype, int redop);
+/* The same for hot paths, of a known pair: it looks at the calling thread's floating-point mode now instead of in each
+ * call, so it is for this thread alone, until that changes the mode. */
+sc_dtype_reduce_fn sc_dtype_reducer_now(int dtype, int redop);
 /* The plain C version, for tests and for comparison. */
 sc_dtype_reduce_fn sc_dtype_reducer_scalar(int dtype, int redop);
 /* Name of the instruction set chosen: "scalar", "avx2", "avx512", "neon". */

@@ -20,6 +20,18 @@ static inline vec select_by(vec mask, vec yes, vec no) {
     return (vec)_mm256_blendv_epi8((__m256i)no, (__m256i)yes, (__m256i)mask);
 }
 
+static inline vec join_halves(vec lower, vec upper) {
+    return (vec)_mm256_blend_epi16((__m256i)lower, (__m256i)upper, 0xaa);
+}
+
+static inline vec add_saturated(vec a, vec b) {
+    return (vec)_mm256_adds_epi16((__m256i)a, (__m256i)b);
+}
+
+static inline int is_any(vec mask) {
+    return _mm256_movemask_epi8((__m256i)mask) != 0;
+}
+
 #define VECTOR_TABLE sc_dtype_avx2_table
 #define SHORT_TABLE sc_dtype_scalar_table
 #include "base/dtype_vector.h"

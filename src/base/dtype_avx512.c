@@ -19,6 +19,18 @@ static inline vec select_by(vec mask, vec yes, vec no) {
     return (yes & mask) | (no & ~mask);
 }
 
+static inline vec join_halves(vec lower, vec upper) {
+    return (vec)_mm512_mask_blend_epi16(0xaaaaaaaau, (__m512i)lower, (__m512i)upper);
+}
+
+static inline vec add_saturated(vec a, vec b) {
+    return (vec)_mm512_adds_epi16((__m512i)a, (__m512i)b);
+}
+
+static inline int is_any(vec mask) {
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+}
+
 #define VECTOR_TABLE sc_dtype_avx512_table
 #define SHORT_TABLE sc_dtype_avx2_table
 #include "base/dtype_vector.h"

@@ -14,6 +14,8 @@ enum { SC_DTYPE_COUNT = SPARK_COMM_I64 + 1, SC_DTYPE_REDOP_COUNT = SPARK_COMM_AV
 /* [dtype][redop]; NULL where a vector version does nothing better than the scalar one. */
 struct sc_dtype_table {
     sc_dtype_reduce_fn reducers[SC_DTYPE_COUNT][SC_DTYPE_REDOP_COUNT];
+    /* The same for a thread that is in the standard mode (below). */
+    sc_dtype_reduce_fn in_mode[SC_DTYPE_COUNT][SC_DTYPE_REDOP_COUNT];
 };
 extern const struct sc_dtype_table sc_dtype_scalar_table;
 extern const struct sc_dtype_table sc_dtype_avx2_table;

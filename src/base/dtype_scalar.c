@@ -139,9 +139,9 @@ static inline uint8_t avg_u8(uint8_t sum, size_t n) {
     DEFINE_LOOP(avg_all_##suffix, suffix##_element, type, , add_##suffix, avg_##suffix)
 
 #define DEFINE_FLOAT_LOOP(name, element, accumulator, from, combine, finish)          \
-    DEFINE_LOOP(name##_loop, element, accumulator, from, combine, finish)             \
+    DEFINE_LOOP(name##_in_mode, element, accumulator, from, combine, finish)          \
     static void name(void *dst, const void *const *sources, size_t n, size_t count) { \
-        sc_dtype_in_standard_mode(name##_loop, dst, sources, n, count);               \
+        sc_dtype_in_standard_mode(name##_in_mode, dst, sources, n, count);            \
     }
 
 #define DEFINE_FLOAT(suffix, element, type, base, from)                                 \
@@ -159,18 +159,16 @@ DEFINE_INTEGER(u8, uint8_t)
 DEFINE_INTEGER(i32, int32_t)
 DEFINE_INTEGER(i64, int64_t)
 
-#define ROW(suffix)                                                               \
-    {                                                                             \
-        [SPARK_COMM_SUM] = sum_all_##suffix, [SPARK_COMM_MAX] = max_all_##suffix, \
-        [SPARK_COMM_MIN] = min_all_##suffix, [SPARK_COMM_AVG] = avg_all_##suffix  \
+#define ROW(suffix, end)                                                                    \
+    {                                                                                       \
+        [SPARK_COMM_SUM] = sum_all_##suffix##end, [SPARK_COMM_MAX] = max_all_##suffix##end, \
+        [SPARK_COMM_MIN] = min_all_##suffix##end, [SPARK_COMM_AVG] = avg_all_##suffix##end  \
     }
-const struct sc_dtype_table sc_dtype_scalar_table = {{
-    [SPARK_COMM_BF16] = ROW(bf16),
-    [SPARK_COMM_F16] = ROW(f16),
-    [SPARK_COMM_F32] = ROW(f32),
-    [SPARK_COMM_F64] = ROW(f64),
-    [SPARK_COMM_I8] = ROW(i8),
-    [SPARK_COMM_U8] = ROW(u8),
-    [SPARK_COMM_I32] = ROW(i32),
-    [SPARK_COMM_I64] = ROW(i64),
-}};
+#define ROWS(end)                                                                                \
+    {                                                                                            \
+        [SPARK_COMM_BF16] = ROW(bf16, end), [SPARK_COMM_F16] = ROW(f16, end),                    \
+        [SPARK_COMM_F32] = ROW(f32, end), [SPARK_COMM_F64] = ROW(f64, end),                      \
+        [SPARK_COMM_I8] = ROW(i8, ), [SPARK_COMM_U8] = ROW(u8, ), [SPARK_COMM_I32] = ROW(i32, ), \
+        [SPARK_COMM_I64] = ROW(i64, ),                                                           \
+    }
+const struct sc_dtype_table sc_dtype_scalar_table = {.reducers = ROWS(), .in_mode = ROWS(_in_mode)};

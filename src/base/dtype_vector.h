@@ -4,6 +4,9 @@
  *   vec                  a register of uint32_t lanes, standing for a register of anything
  *   select_by            lanes of `yes` where the mask is all ones, of `no` where it is zero
  *   load_f16, store_f16  as many elements to and from f32 as `vec` has lanes
+ *   join_halves          the lower 16 bits of each lane from one, the upper from the other
+ *   add_saturated        16-bit lanes as signed numbers
+ *   is_any               is any lane of a mask not zero
  *   VECTOR_TABLE         the table that is filled
  *   SHORT_TABLE          whose reducers take counts that are too small here
  * before they include this file, and are compiled with the flags of their set.
@@ -66,19 +69,36 @@ ALWAYS_INLINE struct block load_bf16(const unsigned char *at) {
     return (struct block){.a = both << 16, .b = both & 0xffff0000u};
 }
 
-ALWAYS_INLINE vec round_bf16(vec value) {
-    return value + 0x7fffu + ((value >> 16) & 1u);
+/* Rounds as sc_dtype_to_bf16 does, both elements of a lane at once: one more where what is cut off is
+ * above the half, or the half itself and what is kept is odd. A NaN stays one: it came from elements
+ * of 16 bits, so what is cut off is zero. */
+ALWAYS_INLINE vec round_bf16(struct block value) {
+    vec kept = join_halves(value.a >> 16, value.b);
+    vec cut = join_halves(value.a, value.b << 16);
+    vec odd = kept & 0x00010001u;
+    vec_i16 above = (vec_i16)add_saturated(cut ^ 0x80008000u, odd) > 0;
+    return (vec)((vec_i16)kept - above);
 }
 
-/* Rounds as sc_dtype_to_bf16 does. A NaN stays one: it came from elements of 16 bits, so its lower 16
- * bits are zero and the rounding carries nothing. What payload it has is wiped out here. */
 ALWAYS_INLINE void store_bf16(unsigned char *at, struct block value) {
-    vec low = round_bf16(value.a) >> 16;
-    vec high = round_bf16(value.b) & 0xffff0000u;
-    vec_i16 both = (vec_i16)(low | high);
-    vec_i16 is_nan = (both & 0x7fff) > 0x7f80;
-    vec result = select_by((vec)is_nan, (vec)((vec_i16){0} + 0x7fc0), (vec)both);
+    vec rounded = round_bf16(value);
+    memcpy(at, &rounded, sizeof rounded);
+}
+
+/* The same where a NaN may be, whose payload is wiped out. */
+ALWAYS_INLINE void store_any_bf16(unsigned char *at, struct block value) {
+    vec_i16 rounded = (vec_i16)round_bf16(value);
+    vec_i16 is_nan = (rounded & 0x7fff) > 0x7f80;
+    vec result = select_by((vec)is_nan, (vec)((vec_i16){0} + 0x7fc0), (vec)rounded);
     memcpy(at, &result, sizeof result);
+}
+
+/* Says so whenever there is a NaN, and seldom otherwise (infinities of both signs). */
+ALWAYS_INLINE int may_have_nan_bf16(const struct block *blocks, size_t count) {
+    vec_f32 sum = {0};
+    for (size_t i = 0; i < count; i++)
+        sum += (vec_f32)blocks[i].a + (vec_f32)blocks[i].b;
+    return is_any((vec)(sum != sum));
 }
 
 /* ---- Two accumulators to one ---- */
@@ -163,7 +183,7 @@ ALWAYS_INLINE struct block avg_f32(struct block value, size_t n) {
     return keep_f32(one((vec)((vec_f32)value.a / (float)n)), n);
 }
 
-/* The payload is wiped out by store_bf16. */
+/* The payload is wiped out by store_any_bf16. */
 ALWAYS_INLINE struct block avg_bf16(struct block value, size_t n) {
     float divisor = (float)n;
     return (struct block){(vec)((vec_f32)value.a / divisor), (vec)((vec_f32)value.b / divisor)};
@@ -188,6 +208,9 @@ struct kernel {
     struct block (*combine)(struct block x, struct block y);
     struct block (*finish)(struct block value, size_t n);
     void (*store)(unsigned char *at, struct block value);
+    /* Not NULL: `store` does not serve all values, and this says which blocks may have others. */
+    int (*is_rare)(const struct block *blocks, size_t count);
+    void (*store_any)(unsigned char *at, struct block value);
 };
 
 /* One block of the result, `offset` bytes into each source. */
@@ -211,7 +234,14 @@ ALWAYS_INLINE void reduce_four(const struct kernel k, unsigned char *dst,
             result[i] = k.combine(result[i], k.load(sources[s] + offset + i * k.block_bytes));
     }
     for (size_t i = 0; i < 4; i++)
-        k.store(dst + offset + i * k.block_bytes, k.finish(result[i], n));
+        result[i] = k.finish(result[i], n);
+    if (k.is_rare != NULL && __builtin_expect(k.is_rare(result, 4), 0)) {
+        for (size_t i = 0; i < 4; i++)
+            k.store_any(dst + offset + i * k.block_bytes, result[i]);
+        return;
+    }
+    for (size_t i = 0; i < 4; i++)
+        k.store(dst + offset + i * k.block_bytes, result[i]);
 }
 
 /* `bytes` of each source are at least a block. */
@@ -225,8 +255,8 @@ ALWAYS_INLINE void reduce_all(const struct kernel k, unsigned char *dst,
     for (; offset + 4 * step <= whole; offset += 4 * step)
         reduce_four(k, dst, sources, n, offset);
     for (; offset < whole; offset += step)
-        k.store(dst + offset, reduce_one(k, sources, n, offset));
-    k.store(dst + bytes - step, last);
+        k.store_any(dst + offset, reduce_one(k, sources, n, offset));
+    k.store_any(dst + bytes - step, last);
 }
 
 /* Two sources, the most frequent number, get loops of their own. */
@@ -243,32 +273,34 @@ ALWAYS_INLINE void reduce(const struct kernel k, void *dst, const void *const *s
 /* ---- The reducers ---- */
 
 /* bytes: of an element. block: of a source's block. */
-#define DEFINE_REDUCER(name, dtype, redop, bytes, block, load_fn, combine_fn, finish_fn, store_fn) \
-    __attribute__((noinline)) static void name##_loop(void *dst, const void *const *sources,       \
-                                                      size_t n, size_t count) {                    \
-        const struct kernel k = {block, load_fn, combine_fn, finish_fn, store_fn};                 \
-        reduce(k, dst, sources, n, count *(bytes));                                                \
-    }                                                                                              \
-    static void name(void *dst, const void *const *sources, size_t n, size_t count) {              \
-        if (count < (block) / (bytes))                                                             \
-            SHORT_TABLE.reducers[dtype][redop](dst, sources, n, count);                            \
-        else                                                                                       \
-            sc_dtype_in_standard_mode(name##_loop, dst, sources, n, count);                        \
+#define DEFINE_REDUCER(name, dtype, redop, bytes, block, load_fn, combine_fn, finish_fn, ...)   \
+    __attribute__((noinline)) static void name##_in_mode(void *dst, const void *const *sources, \
+                                                         size_t n, size_t count) {              \
+        const struct kernel k = {block, load_fn, combine_fn, finish_fn, __VA_ARGS__};           \
+        if (count < (block) / (bytes))                                                          \
+            SHORT_TABLE.in_mode[dtype][redop](dst, sources, n, count);                          \
+        else                                                                                    \
+            reduce(k, dst, sources, n, count *(bytes));                                         \
+    }                                                                                           \
+    static void name(void *dst, const void *const *sources, size_t n, size_t count) {           \
+        sc_dtype_in_standard_mode(name##_in_mode, dst, sources, n, count);                      \
     }
 
-#define DEFINE_FLOAT(suffix, dtype, bytes, block, load, base, keep, avg, store)                   \
+#define DEFINE_FLOAT(suffix, dtype, bytes, block, load, base, keep, avg, ...)                     \
     DEFINE_REDUCER(sum_all_##suffix, dtype, SPARK_COMM_SUM, bytes, block, load, add_##base, keep, \
-                   store)                                                                         \
+                   __VA_ARGS__)                                                                   \
     DEFINE_REDUCER(max_all_##suffix, dtype, SPARK_COMM_MAX, bytes, block, load, max_##base, keep, \
-                   store)                                                                         \
+                   __VA_ARGS__)                                                                   \
     DEFINE_REDUCER(min_all_##suffix, dtype, SPARK_COMM_MIN, bytes, block, load, min_##base, keep, \
-                   store)                                                                         \
+                   __VA_ARGS__)                                                                   \
     DEFINE_REDUCER(avg_all_##suffix, dtype, SPARK_COMM_AVG, bytes, block, load, add_##base, avg,  \
-                   store)
+                   __VA_ARGS__)
+
+#define ONE_STORE(store) store, NULL, store
 
 #define DEFINE_INTEGER_REDUCER(name, dtype, redop, bytes, combine)                        \
     DEFINE_REDUCER(name, dtype, redop, bytes, VECTOR_BYTES, load_full, combine, keep_any, \
-                   store_full)
+                   ONE_STORE(store_full))
 
 #define DEFINE_INTEGER(suffix, dtype, bytes, add)                                        \
     DEFINE_INTEGER_REDUCER(sum_all_##suffix, dtype, SPARK_COMM_SUM, bytes, add)          \
@@ -276,34 +308,34 @@ ALWAYS_INLINE void reduce(const struct kernel k, void *dst, const void *const *s
     DEFINE_INTEGER_REDUCER(min_all_##suffix, dtype, SPARK_COMM_MIN, bytes, min_##suffix)
 
 DEFINE_FLOAT(bf16, SPARK_COMM_BF16, 2, VECTOR_BYTES, load_bf16, bf16, keep_any, avg_bf16,
-             store_bf16)
+             store_bf16, may_have_nan_bf16, store_any_bf16)
 DEFINE_FLOAT(f16, SPARK_COMM_F16, 2, VECTOR_BYTES / 2, load_f16_block, f32, keep_f32, avg_f32,
-             store_f16_block)
-DEFINE_FLOAT(f32, SPARK_COMM_F32, 4, VECTOR_BYTES, load_full, f32, keep_f32, avg_f32, store_full)
-DEFINE_FLOAT(f64, SPARK_COMM_F64, 8, VECTOR_BYTES, load_full, f64, keep_f64, avg_f64, store_full)
+             ONE_STORE(store_f16_block))
+DEFINE_FLOAT(f32, SPARK_COMM_F32, 4, VECTOR_BYTES, load_full, f32, keep_f32, avg_f32,
+             ONE_STORE(store_full))
+DEFINE_FLOAT(f64, SPARK_COMM_F64, 8, VECTOR_BYTES, load_full, f64, keep_f64, avg_f64,
+             ONE_STORE(store_full))
 DEFINE_INTEGER(i8, SPARK_COMM_I8, 1, add_i8)
 DEFINE_INTEGER(u8, SPARK_COMM_U8, 1, add_i8)
 DEFINE_INTEGER(i32, SPARK_COMM_I32, 4, add_i32)
 DEFINE_INTEGER(i64, SPARK_COMM_I64, 8, add_i64)
 
 /* No set divides integers, so their averages stay with the plain C version. */
-#define INTEGER_ROW(suffix)                                                       \
-    {                                                                             \
-        [SPARK_COMM_SUM] = sum_all_##suffix, [SPARK_COMM_MAX] = max_all_##suffix, \
-        [SPARK_COMM_MIN] = min_all_##suffix                                       \
+#define INTEGER_ROW(suffix, end)                                                            \
+    {                                                                                       \
+        [SPARK_COMM_SUM] = sum_all_##suffix##end, [SPARK_COMM_MAX] = max_all_##suffix##end, \
+        [SPARK_COMM_MIN] = min_all_##suffix##end                                            \
     }
-#define FLOAT_ROW(suffix)                                                         \
-    {                                                                             \
-        [SPARK_COMM_SUM] = sum_all_##suffix, [SPARK_COMM_MAX] = max_all_##suffix, \
-        [SPARK_COMM_MIN] = min_all_##suffix, [SPARK_COMM_AVG] = avg_all_##suffix  \
+#define FLOAT_ROW(suffix, end)                                                              \
+    {                                                                                       \
+        [SPARK_COMM_SUM] = sum_all_##suffix##end, [SPARK_COMM_MAX] = max_all_##suffix##end, \
+        [SPARK_COMM_MIN] = min_all_##suffix##end, [SPARK_COMM_AVG] = avg_all_##suffix##end  \
     }
-const struct sc_dtype_table VECTOR_TABLE = {{
-    [SPARK_COMM_BF16] = FLOAT_ROW(bf16),
-    [SPARK_COMM_F16] = FLOAT_ROW(f16),
-    [SPARK_COMM_F32] = FLOAT_ROW(f32),
-    [SPARK_COMM_F64] = FLOAT_ROW(f64),
-    [SPARK_COMM_I8] = INTEGER_ROW(i8),
-    [SPARK_COMM_U8] = INTEGER_ROW(u8),
-    [SPARK_COMM_I32] = INTEGER_ROW(i32),
-    [SPARK_COMM_I64] = INTEGER_ROW(i64),
-}};
+#define ROWS(end)                                                                           \
+    {                                                                                       \
+        [SPARK_COMM_BF16] = FLOAT_ROW(bf16, end), [SPARK_COMM_F16] = FLOAT_ROW(f16, end),   \
+        [SPARK_COMM_F32] = FLOAT_ROW(f32, end), [SPARK_COMM_F64] = FLOAT_ROW(f64, end),     \
+        [SPARK_COMM_I8] = INTEGER_ROW(i8, end), [SPARK_COMM_U8] = INTEGER_ROW(u8, end),     \
+        [SPARK_COMM_I32] = INTEGER_ROW(i32, end), [SPARK_COMM_I64] = INTEGER_ROW(i64, end), \
+    }
+const struct sc_dtype_table VECTOR_TABLE = {.reducers = ROWS(), .in_mode = ROWS(_in_mode)};

@@ -31,7 +31,8 @@ static void fill(struct sc_error *error, spark_comm_status status, int peer, int
     error->status = (int32_t)status;
     error->peer = peer;
     error->native_code = native_code;
-    memcpy(error->message, message, length + reserved + 1);
+    memcpy(error->message, message, length + reserved);
+    memset(error->message + length + reserved, 0, sizeof error->message - length - reserved);
 }
 
 spark_comm_status sc_error_set(struct sc_error *error, spark_comm_status status, int peer,

@@ -226,6 +226,19 @@ static spark_comm_status finish_connect(int fd, const struct sc_socket_address *
     return failure == 0 ? SPARK_COMM_OK : connect_failed(address, failure, error);
 }
 
+spark_comm_status sc_socket_connect_start(const struct sc_socket_address *address, int *fd,
+                                          struct sc_error *error) {
+    *fd = stream_socket(address->storage.ss_family);
+    if (*fd < 0) return connect_failed(address, errno, error);
+    if (connect(*fd, (const struct sockaddr *)&address->storage, address->length) == 0 ||
+        errno == EINPROGRESS || errno == EINTR)
+        return SPARK_COMM_OK;
+    spark_comm_status st = connect_failed(address, errno, error);
+    close(*fd);
+    *fd = -1;
+    return st;
+}
+
 spark_comm_status sc_socket_connect(const struct sc_socket_address *address, int64_t deadline,
                                     int wake_fd, int *fd, struct sc_error *error) {
     spark_comm_status st = SPARK_COMM_OK;

@@ -43,6 +43,9 @@ spark_comm_status sc_socket_accept(int listener, int *fd, struct sc_socket_addre
  * deadline, OP_TIMEOUT at it. */
 spark_comm_status sc_socket_connect(const struct sc_socket_address *address, int64_t deadline,
                                     int wake_fd, int *fd, struct sc_error *error);
+/* The same without waiting: what becomes of it shows at the first use, as EAGAIN or an error. */
+spark_comm_status sc_socket_connect_start(const struct sc_socket_address *address, int *fd,
+                                          struct sc_error *error);
 /* TCP_NODELAY, SO_KEEPALIVE (60 s), TCP_USER_TIMEOUT where given (0: leave). */
 void sc_socket_tune(int fd, int user_timeout_ms);
 /* All `bytes`, or an error: PEER_LOST at end of file or reset, OP_TIMEOUT, ABORTED, SYSTEM. */

@@ -42,10 +42,10 @@ spark_comm_status sc_thread_start(pthread_t *thread, const char *name, void *(*m
 static pthread_once_t watching = PTHREAD_ONCE_INIT;
 /* Written only in a child right after fork, when it has one thread. Relaxed: orders nothing else.
  */
-static _Atomic uint32_t fork_count;
+_Atomic uint32_t sc_thread_forks;
 
 static void count_fork(void) {
-    atomic_fetch_add_explicit(&fork_count, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&sc_thread_forks, 1, memory_order_relaxed);
 }
 
 static void watch_forks(void) {
@@ -54,7 +54,7 @@ static void watch_forks(void) {
 
 uint32_t sc_thread_fork_count(void) {
     pthread_once(&watching, watch_forks);
-    return atomic_load_explicit(&fork_count, memory_order_relaxed);
+    return atomic_load_explicit(&sc_thread_forks, memory_order_relaxed);
 }
 
 /* ---- CPUs, host, processes ---- */
@@ -95,12 +95,16 @@ void sc_thread_host_id(struct sc_thread_host_id *id) {
 
     memset(id, 0, sizeof *id);
     pthread_mutex_lock(&boot_id_lock);
-    if (boot_id[0] == '\0')
-        read_line("/proc/sys/kernel/random/boot_id", boot_id, sizeof boot_id);
+    if (boot_id[0] == '\0') read_line("/proc/sys/kernel/random/boot_id", boot_id, sizeof boot_id);
     memcpy(id->boot_id, boot_id, sizeof id->boot_id);
     pthread_mutex_unlock(&boot_id_lock);
     if (stat("/proc/self/ns/net", &info) == 0) id->network_namespace = info.st_ino;
     id->uid = geteuid();
+}
+
+uint64_t sc_thread_pid_namespace(void) {
+    struct stat info;
+    return stat("/proc/self/ns/pid", &info) == 0 ? (uint64_t)info.st_ino : 0;
 }
 
 int sc_thread_pidfd(pid_t pid) {

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <sys/types.h>
 
 #include "base/error.h"
@@ -14,6 +15,12 @@ spark_comm_status sc_thread_start(pthread_t *thread, const char *name, void *(*m
 /* Counts up in a child after fork (pthread_atfork): a communicator that remembers another value
  * belongs to the parent. */
 uint32_t sc_thread_fork_count(void);
+/* The same for hot paths, once sc_thread_fork_count has been called in this process. */
+extern _Atomic uint32_t sc_thread_forks;
+static inline uint32_t sc_thread_fork_count_again(void) {
+    /* Relaxed: written only in a child right after fork, when it has one thread. */
+    return atomic_load_explicit(&sc_thread_forks, memory_order_relaxed);
+}
 /* CPUs this thread may run on. */
 void sc_thread_affinity(cpu_set_t *set);
 
@@ -24,6 +31,8 @@ struct sc_thread_host_id {
     uint32_t uid;
 };
 void sc_thread_host_id(struct sc_thread_host_id *id);
+/* Which numbering of processes this one is in (inode of the pid namespace); 0: not known. */
+uint64_t sc_thread_pid_namespace(void);
 /* A descriptor that becomes readable when process `pid` ends; -1 where the kernel has none. */
 int sc_thread_pidfd(pid_t pid);
 

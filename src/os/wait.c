@@ -42,6 +42,7 @@
 #include <unistd.h>
 
 #include "base/deadline.h"
+#include "base/ticks.h"
 #include "os/thread.h"
 
 #define NS_PER_S INT64_C(1000000000)
@@ -157,6 +158,7 @@ static spark_comm_status sleep_until(const struct sc_wait_policy *policy, sc_wai
     for (;;) {
         /* Acquire: partner is the addition in sc_wait_ring_slow and sc_wait_wake_all. */
         uint32_t value = atomic_load_explicit(&doorbell->value, memory_order_acquire);
+        uint64_t ticks = sc_ticks_now();
         if (ready(arg)) break;
         if (is_poisoned(policy)) {
             st = last_look(ready, arg);
@@ -167,6 +169,8 @@ static spark_comm_status sleep_until(const struct sc_wait_policy *policy, sc_wai
             st = SPARK_COMM_OP_TIMEOUT;
             break;
         }
+        if (policy->looked != NULL)
+            atomic_store_explicit(policy->looked, ticks, memory_order_release);
         int64_t until = now < limits.early ? limits.early : now + limits.longest;
         sc_wait_futex_sleep(&doorbell->value, value, sc_deadline_min(deadline, until));
     }

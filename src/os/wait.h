@@ -12,7 +12,7 @@
  * membarrier the first sleep is short.
  *
  * Spinning is sized as measured on shared CPUs (docs/decisions.md): ranks that have a CPU each spin
- * for about 12 us before they sleep and never yield; with more ranks than CPUs 20 pauses, then 100
+ * for about 12 us before they sleep and never yield; with more ranks than CPUs 5 pauses, then 100
  * yields, then sleep.
  */
 #ifndef SC_OS_WAIT_H
@@ -39,6 +39,9 @@ struct sc_wait_policy {
     uint32_t spins; /* pauses before anything else */
     uint32_t yields; /* sched_yield calls after them */
     bool fence; /* publishers execute a full fence (membarrier not to be had) */
+    /* Told, unless NULL, when a wait that sleeps has looked last and must go on: sc_ticks_now from
+     * before that look. Release; written by the waiter alone. */
+    _Atomic uint64_t *looked;
 };
 
 /* True once what is waited for is there. Must read with acquire order whatever makes the data

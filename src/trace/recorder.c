@@ -18,10 +18,54 @@ _Static_assert(sizeof(struct sc_recorder_record) == 64, "a record is one cache l
 _Static_assert(sizeof(struct sc_recorder_header) <= SC_RECORDER_HEADER_BYTES,
                "the header fits its page");
 
-static uint64_t realtime_ns(void) {
+enum { FIRST_MARK_TICKS = 1 << 20, MARK_PERIOD_NS = 1000000000 };
+
+struct clocks {
+    uint64_t ticks, realtime, monotonic;
+};
+
+static uint64_t clock_ns(clockid_t id) {
     struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
+    clock_gettime(id, &now);
     return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+/* All clocks as close together as can be: the tightest of a few tries, since the thread may be
+ * moved away in between. */
+static struct clocks read_clocks(void) {
+    struct clocks best = {0, 0, 0};
+    uint64_t best_gap = UINT64_MAX;
+    for (int i = 0; i < 3; i++) {
+        uint64_t before = sc_ticks_now();
+        struct clocks now = {0, clock_ns(CLOCK_REALTIME), clock_ns(CLOCK_MONOTONIC)};
+        uint64_t gap = sc_ticks_now() - before;
+        if (gap >= best_gap) continue;
+        best_gap = gap;
+        best = now;
+        best.ticks = before + gap / 2;
+    }
+    return best;
+}
+
+void sc_recorder_mark(struct sc_recorder *recorder) {
+    struct sc_recorder_header *header = recorder->header;
+    /* Acquire and release: a point is written by one thread at a time. */
+    if (atomic_flag_test_and_set_explicit(&recorder->is_marking, memory_order_acquire)) return;
+    struct clocks now = read_clocks();
+    uint64_t first = atomic_load_explicit(&header->ticks_first, memory_order_relaxed);
+    uint64_t span_ns =
+        now.monotonic - atomic_load_explicit(&header->monotonic_first, memory_order_relaxed);
+    uint64_t span = now.ticks - first;
+    /* A killed rank's reader sees a whole point, or 0 in its first word. */
+    atomic_store_explicit(&header->ticks_last, 0, memory_order_relaxed);
+    atomic_store_explicit(&header->realtime_last, now.realtime, memory_order_release);
+    atomic_store_explicit(&header->monotonic_last, now.monotonic, memory_order_release);
+    atomic_store_explicit(&header->ticks_last, now.ticks, memory_order_release);
+    /* The next one when the span has doubled, and at least once a second. */
+    if (span_ns > MARK_PERIOD_NS)
+        span = (uint64_t)((__int128)span * MARK_PERIOD_NS / (int64_t)span_ns);
+    atomic_store_explicit(&recorder->mark_at, now.ticks + span, memory_order_relaxed);
+    atomic_flag_clear_explicit(&recorder->is_marking, memory_order_release);
 }
 
 enum { MAX_FILES = 10000 }; /* of one rank and process in a folder */
@@ -68,8 +112,11 @@ static void fill_header(struct sc_recorder *recorder, const struct sc_settings *
     snprintf(header->library_version, sizeof header->library_version, "%d.%d.%d",
              SPARK_COMM_VERSION_MAJOR, SPARK_COMM_VERSION_MINOR, SPARK_COMM_VERSION_PATCH);
     snprintf(header->backend, sizeof header->backend, "%s", backend);
-    atomic_store_explicit(&header->ticks_first, sc_ticks_now(), memory_order_relaxed);
-    atomic_store_explicit(&header->realtime_first, realtime_ns(), memory_order_relaxed);
+    struct clocks now = read_clocks();
+    atomic_store_explicit(&header->ticks_first, now.ticks, memory_order_relaxed);
+    atomic_store_explicit(&header->realtime_first, now.realtime, memory_order_relaxed);
+    atomic_store_explicit(&header->monotonic_first, now.monotonic, memory_order_relaxed);
+    atomic_store_explicit(&recorder->mark_at, now.ticks + FIRST_MARK_TICKS, memory_order_relaxed);
 }
 
 spark_comm_status sc_recorder_open(struct sc_recorder *recorder, const struct sc_settings *settings,
@@ -90,12 +137,17 @@ spark_comm_status sc_recorder_open(struct sc_recorder *recorder, const struct sc
         recorder->rings[lane] = (void *)(memory + SC_RECORDER_HEADER_BYTES + (size_t)lane * ring);
     recorder->mapped_bytes = bytes;
     recorder->mask = (uint32_t)settings->trace_records - 1;
+    atomic_flag_clear(&recorder->is_marking);
     fill_header(recorder, settings, backend);
+    if (fd < 0) atomic_store_explicit(&recorder->mark_at, UINT64_MAX, memory_order_relaxed);
     return SPARK_COMM_OK;
 }
 
 void sc_recorder_close(struct sc_recorder *recorder) {
-    if (recorder->header != NULL) munmap(recorder->header, recorder->mapped_bytes);
+    if (recorder->header != NULL) {
+        sc_recorder_mark(recorder);
+        munmap(recorder->header, recorder->mapped_bytes);
+    }
     memset(recorder, 0, sizeof *recorder);
 }
 

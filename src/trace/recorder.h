@@ -5,8 +5,9 @@
  * record). With SPARK_COMM_TRACE_DIR the rings live in a mapped file, so that a killed rank leaves
  * its own.
  *
- * File layout (little endian): struct sc_recorder_header (4,096 bytes with padding), then the
- * command lane's ring, then the data lane's, each `capacity` records of 64 bytes.
+ * File layout: struct sc_recorder_header (4,096 bytes with padding), then the command lane's ring,
+ * then the data lane's, each `capacity` records of 64 bytes, in the byte order of the machine.
+ * docs/trace-format.md describes it for readers, who depend on it: change both together.
  */
 #ifndef SC_TRACE_RECORDER_H
 #define SC_TRACE_RECORDER_H
@@ -40,12 +41,14 @@ struct sc_recorder_header {
     int32_t world_size;
     int32_t pid;
     int32_t reserved;
-    /* Two points that turn ticks into CLOCK_REALTIME: the first at open, the second refreshed
-     * now and then. */
+    /* Two points at which the clocks were read together: the first at open, the second about once
+     * a second (sc_recorder_mark); ticks_last is 0 while the second is written. The slope comes from
+     * CLOCK_MONOTONIC, which nobody sets. */
     _Atomic uint64_t ticks_first, realtime_first, ticks_last, realtime_last;
     char library_version[32];
     char backend[32];
     _Atomic uint64_t heads[SPARK_COMM_LANE_COUNT]; /* records written so far */
+    _Atomic uint64_t monotonic_first, monotonic_last;
 };
 
 struct sc_recorder {
@@ -53,6 +56,8 @@ struct sc_recorder {
     struct sc_recorder_record *rings[SPARK_COMM_LANE_COUNT];
     size_t mapped_bytes;
     uint32_t mask;
+    _Atomic uint64_t mark_at; /* ticks at which the second point is due; never without a file */
+    atomic_flag is_marking;
 };
 
 static inline uint64_t sc_recorder_describe(int kind, int dtype, int redop, int peer) {
@@ -65,11 +70,18 @@ spark_comm_status sc_recorder_open(struct sc_recorder *recorder, const struct sc
 /* Fine on a zeroed one. The file stays. */
 void sc_recorder_close(struct sc_recorder *recorder);
 
+/* Takes the second point of the clocks. Any thread; one that finds another at it leaves. */
+void sc_recorder_mark(struct sc_recorder *recorder);
+
 /* Lane held. Opens the next record and returns it. */
 static inline struct sc_recorder_record *sc_recorder_begin(struct sc_recorder *recorder, int lane,
                                                            uint64_t number, uint64_t descriptor,
                                                            uint64_t bytes, uint64_t stream,
                                                            uint64_t ticks) {
+    /* Relaxed: a point that comes an operation later is as good. */
+    if (__builtin_expect(ticks >= atomic_load_explicit(&recorder->mark_at, memory_order_relaxed),
+                         0))
+        sc_recorder_mark(recorder);
     /* The head has one writer, the lane's holder; readers take it as a hint, the record's
      * sequence decides. */
     uint64_t position = atomic_load_explicit(&recorder->header->heads[lane], memory_order_relaxed);

@@ -237,7 +237,7 @@ void sc_dial_dismissed(struct sc_world *world, const struct sc_wire_header *head
 
     if (world->monitor.phase != SC_PHASE_GATHERING || header->number != SC_WIRE_REFUSED) return;
     if (!sc_wire_get_fault(payload, header->bytes, world->size, &reason)) return;
-    if (reason.status == SPARK_COMM_REFUSED) sc_verdict_adopt(world, &reason);
+    if (reason.status == SPARK_COMM_REFUSED) sc_verdict_adopt(world, &reason, SC_HUB);
 }
 
 /* R11: the hub answers with one word for all, or is silent. */

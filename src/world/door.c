@@ -5,6 +5,7 @@
  * stranger: dropped, counted, logged. The caller speaks first:
  *
  *   TCP   preamble -> challenge -> hello -> answer; an accepted one becomes a link (hub.c)
+ *   TCP   record KIN: a member whose hub has gone; becomes a link (heir.c)
  *   Unix  ticket -> a descriptor; only for members of this world (share.c)
  *
  * A caller that is told why it is not wanted is kept until it hangs up, so that no reset overtakes
@@ -273,10 +274,23 @@ static void take_ticket(struct sc_world *world, int index) {
     drop(&world->door, index);
 }
 
+static void take_kin(struct sc_world *world, int index) {
+    struct sc_caller *caller = world->door.callers[index];
+
+    if (!sc_heir_admit(world, caller->fd, caller->in)) {
+        drop_stranger(world, index, "it is no member of this world");
+        return;
+    }
+    caller->fd = -1; /* the member's link */
+    drop(&world->door, index);
+}
+
 /* ---- Callers ---- */
 
 static size_t expected(const struct sc_caller *caller) {
     if (caller->is_unix) return SC_WIRE_TICKET_BYTES;
+    if (!caller->said_preamble && sc_wire_is_record(caller->in, caller->got))
+        return SC_WIRE_KIN_BYTES;
     return caller->said_preamble ? SC_WIRE_HELLO_BYTES : SC_WIRE_PREAMBLE_BYTES;
 }
 
@@ -307,13 +321,17 @@ static void serve_caller(struct sc_world *world, int index) {
     }
     caller->got += (size_t)got;
     bool is_tcp_start = !caller->is_unix && !caller->said_preamble;
-    if (is_tcp_start && !sc_wire_is_preamble(caller->in, caller->got)) {
+    bool is_kin = is_tcp_start && sc_wire_is_record(caller->in, caller->got);
+    if (is_kin) want = SC_WIRE_KIN_BYTES;
+    if (is_tcp_start && !is_kin && !sc_wire_is_preamble(caller->in, caller->got)) {
         drop_stranger(world, index, "it is not spark_comm");
         return;
     }
     if (caller->got < want) return;
     if (caller->is_unix)
         take_ticket(world, index);
+    else if (is_kin)
+        take_kin(world, index);
     else if (!caller->said_preamble)
         take_preamble(world, index);
     else

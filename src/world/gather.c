@@ -138,12 +138,7 @@ static bool is_done(void *arg) {
 
 static spark_comm_status rank_closed(struct sc_world *world, uint64_t round,
                                      struct sc_error *error) {
-    int rank = sc_goodbye_missing_gather(world->epoch, round);
-
-    /* It may have closed because of a fault, which was told before its goodbye. */
-    if (atomic_load_explicit(&world->poison, memory_order_acquire) != 0)
-        return sc_verdict_end(world, error);
-    return sc_error_set(error, SPARK_COMM_PEER_LOST, rank, 0, "rank %d closed", rank);
+    return sc_verdict_closed(world, sc_goodbye_missing_gather(world->epoch, round), error);
 }
 
 /* Whose part has not come, for the hub's own timeout. */

@@ -4,7 +4,8 @@
  * reset can overtake it; then it closes its sockets. A fault that is known is told before it, so that
  * nobody takes the goodbye for the reason. A worker says it to the hub, which passes it on
  * to the others; the hub says it to all. On one host the numbers also stay on the rank's card in
- * shared memory, for when the hub has gone first.
+ * shared memory, for when the hub has gone first;
+ * between hosts its successor passes goodbyes on.
  *
  * A goodbye harms nobody by itself. It is a fault, "rank 1 closed", only for an operation of this
  * rank that the leaver took no part in: one whose number on its lane is higher than the leaver's
@@ -41,13 +42,25 @@ static bool is_owed_a_goodbye(struct sc_world *world, int rank) {
     return sc_link_is_open(&epoch->peers[rank].link);
 }
 
+/* Between hosts, a rank that takes the hub's place waits for those that are about to dial it, unless
+ * a hub before it has passed its goodbye on: they would take its end for a loss. */
+static bool is_owed_a_wait(struct sc_world *world, int rank) {
+    struct sc_epoch *epoch = world->epoch;
+
+    if (epoch->one_host || sc_is_hub(world) || !sc_is_head(world) || rank == world->rank ||
+        sc_peer_state(epoch, rank) != SC_PEER_PRESENT)
+        return false;
+    for (int hub = 0; hub < world->rank; hub++)
+        if (atomic_load_explicit(&epoch->peers[hub].farewell, memory_order_acquire)) return false;
+    return true;
+}
+
 static bool all_said_farewell(void *arg) {
     struct sc_world *world = arg;
-    int end = sc_is_hub(world) ? world->size : SC_HUB + 1;
 
-    for (int rank = SC_HUB; rank < end; rank++)
+    for (int rank = 0; rank < world->size; rank++)
         if (!atomic_load_explicit(&world->epoch->peers[rank].farewell, memory_order_acquire) &&
-            is_owed_a_goodbye(world, rank))
+            (is_owed_a_goodbye(world, rank) || is_owed_a_wait(world, rank)))
             return false;
     return true;
 }
@@ -56,37 +69,48 @@ static uint64_t floor_of(const struct sc_wire_lines *lines, int lane, bool was_c
     return was_cut_off ? lines->completed[lane] : lines->submitted[lane];
 }
 
-static void leave_card(struct sc_world *world, const struct sc_wire_lines *lines, bool leaving) {
+void sc_goodbye_leave_card(struct sc_world *world) {
     struct sc_epoch *epoch = world->epoch;
+    bool leaving = atomic_load_explicit(&world->leaving, memory_order_relaxed);
+    struct sc_wire_lines lines;
 
     if (!epoch->one_host) return;
+    sc_world_fill_lines(world, &lines);
     struct sc_card *card = &epoch->segment.cards[world->rank];
     for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
-        atomic_store_explicit(&card->floor[lane], floor_of(lines, lane, leaving),
+        atomic_store_explicit(&card->floor[lane], floor_of(&lines, lane, leaving),
                               memory_order_relaxed);
+    atomic_store_explicit(&card->gathers, lines.gathers, memory_order_relaxed);
     atomic_store_explicit(&card->left, 1, memory_order_release);
+}
+
+void sc_goodbye_tell(struct sc_world *world, int rank) {
+    struct sc_wire_header header = sc_header(world, SC_WIRE_GOODBYE, SC_WIRE_LINES_BYTES);
+    uint8_t payload[SC_WIRE_LINES_BYTES];
+    struct sc_wire_lines lines;
+
+    sc_world_fill_lines(world, &lines);
+    sc_wire_put_lines(payload, &lines);
+    if (atomic_load_explicit(&world->leaving, memory_order_relaxed)) header.flavour = CUT_OFF;
+    sc_link_send(world, &world->epoch->peers[rank].link, &header, payload, SC_LINK_NOW);
 }
 
 void sc_goodbye_say(struct sc_world *world) {
     struct sc_epoch *epoch = world->epoch;
-    struct sc_wire_header header = sc_header(world, SC_WIRE_GOODBYE, SC_WIRE_LINES_BYTES);
-    int end = sc_is_hub(world) ? world->size : SC_HUB + 1;
     int limit_ms = world->settings->close_timeout_ms;
-    uint8_t payload[SC_WIRE_LINES_BYTES];
-    struct sc_wire_lines lines;
+    struct sc_error cause;
 
     bool leaving = atomic_load_explicit(&world->leaving, memory_order_relaxed);
     if (atomic_load_explicit(&world->poison, memory_order_relaxed) != 0 && !leaving &&
         (limit_ms == SPARK_COMM_FOREVER || limit_ms > POISONED_TIMEOUT_MS))
         limit_ms = POISONED_TIMEOUT_MS;
-    header.flavour = leaving ? CUT_OFF : 0;
-    sc_world_fill_lines(world, &lines);
-    sc_wire_put_lines(payload, &lines);
-    leave_card(world, &lines, leaving);
-    for (int rank = SC_HUB; rank < end; rank++) {
+    sc_world_cause(world, &cause); /* final, and told to all, before the goodbye */
+    sc_goodbye_leave_card(world);
+    atomic_store_explicit(&epoch->has_said_goodbye, true, memory_order_seq_cst);
+    for (int rank = 0; rank < world->size; rank++) {
         if (!is_owed_a_goodbye(world, rank)) continue;
         sc_verdict_repeat(world, rank);
-        sc_link_send(world, &epoch->peers[rank].link, &header, payload, SC_LINK_NOW);
+        sc_goodbye_tell(world, rank);
     }
     /* Poison does not end this wait. */
     struct sc_wait_policy policy = epoch->inner[SPARK_COMM_LANE_DATA];
@@ -114,6 +138,8 @@ static void mark_left(struct sc_world *world, int rank, const struct sc_wire_lin
     sc_log_write(world->log, SPARK_COMM_LOG_INFO, "rank %d heard rank %d's goodbye", world->rank,
                  rank);
     wake_callers(epoch);
+    if (rank == SC_HUB) sc_watch_begin(world);
+    sc_heir_follow(world);
     sc_goodbye_check(world);
 }
 
@@ -130,9 +156,11 @@ void sc_goodbye_take(struct sc_world *world, int rank, const struct sc_wire_head
             floor_of(&lines, lane, header->flavour == CUT_OFF);
     mark_left(world, leaver, &lines);
     if (leaver == rank) sc_link_send(world, &epoch->peers[rank].link, &reply, NULL, SC_LINK_NOW);
-    if (!sc_is_hub(world)) return;
-    for (int other = SC_HUB + 1; other < world->size; other++) {
-        if (other == leaver || sc_peer_state(epoch, other) != SC_PEER_PRESENT) continue;
+    if (!sc_is_head(world)) return;
+    for (int other = 0; other < world->size; other++) {
+        if (other == leaver || other == world->rank ||
+            sc_peer_state(epoch, other) != SC_PEER_PRESENT)
+            continue;
         sc_verdict_repeat(world, other);
         sc_link_send(world, &epoch->peers[other].link, header, payload, SC_LINK_NOW);
     }
@@ -144,18 +172,20 @@ void sc_goodbye_take_farewell(struct sc_world *world, int rank) {
 }
 
 /* Without the hub nobody passes goodbyes on: look at the cards. */
-static void read_cards(struct sc_world *world) {
+void sc_goodbye_read_cards(struct sc_world *world) {
     struct sc_epoch *epoch = world->epoch;
 
-    for (int rank = SC_HUB + 1; rank < world->size; rank++) {
+    if (!atomic_load_explicit(&epoch->ready, memory_order_acquire) || !epoch->one_host) return;
+    for (int rank = 0; rank < world->size; rank++) {
         struct sc_card *card = &epoch->segment.cards[rank];
-        struct sc_wire_lines lines = {.gathers = UINT64_MAX}; /* there are none without the hub */
+        struct sc_wire_lines lines = {.gathers = 0};
         if (rank == world->rank || sc_peer_state(epoch, rank) != SC_PEER_PRESENT ||
             atomic_load_explicit(&card->left, memory_order_acquire) == 0)
             continue;
         for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
             lines.completed[lane] = lines.submitted[lane] =
                 atomic_load_explicit(&card->floor[lane], memory_order_relaxed);
+        lines.gathers = atomic_load_explicit(&card->gathers, memory_order_relaxed);
         mark_left(world, rank, &lines);
     }
 }
@@ -287,7 +317,7 @@ void sc_goodbye_check(struct sc_world *world) {
         atomic_load_explicit(&world->poison, memory_order_relaxed) != 0)
         return;
     if (epoch->one_host && !sc_is_hub(world) && sc_peer_state(epoch, SC_HUB) == SC_PEER_LEFT)
-        read_cards(world);
+        sc_goodbye_read_cards(world);
     for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
         check_lane(world, lane);
     check_pair(world);

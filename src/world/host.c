@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/deadline.h"
 #include "base/status.h"
+#include "base/ticks.h"
 
 #define VOTE_NUMBER_BIT (UINT64_C(1) << 63)
 
@@ -30,13 +31,17 @@ static spark_comm_status host_wait(void *context, bool (*ready)(void *arg), void
                                    int64_t deadline_ns) {
     struct sc_host *host = context;
     const _Atomic uint32_t *poison = sc_world_poison(host->world);
+    _Atomic uint64_t *looked =
+        &sc_world_own_line(host->world, SPARK_COMM_LANE_DATA)->looked_ticks;
     int64_t step = 50 * 1000;
     for (unsigned spin = 0; spin < 1000; spin++) {
         if (ready(arg)) return SPARK_COMM_OK;
         sc_wait_pause();
     }
     for (;;) {
+        uint64_t ticks = sc_ticks_now();
         if (ready(arg)) return SPARK_COMM_OK;
+        atomic_store_explicit(looked, ticks, memory_order_release);
         if (atomic_load_explicit(poison, memory_order_acquire) != 0)
             return ready(arg) ? SPARK_COMM_OK : SPARK_COMM_ABORTED;
         if (sc_deadline_passed(deadline_ns)) return SPARK_COMM_OP_TIMEOUT;

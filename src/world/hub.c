@@ -150,7 +150,7 @@ static void find_itself_replaced(struct sc_world *world) {
     world->is_replaced = true;
     sc_error_clear(&reason);
     sc_error_set(&reason, SPARK_COMM_REFUSED, SC_HUB, 0, "rank 0 was replaced");
-    sc_verdict_adopt(world, &reason);
+    sc_verdict_adopt(world, &reason, -1);
 }
 
 int sc_hub_judge(struct sc_world *world, const struct sc_wire_hello *hello, char *text,
@@ -263,7 +263,7 @@ void sc_hub_excuse(struct sc_world *world, int rank, int ms) {
     (void)rank;
     sc_error_clear(&reason);
     never_came(world, ms, &reason);
-    sc_verdict_adopt(world, &reason);
+    sc_verdict_adopt(world, &reason, -1);
 }
 
 /* ---- Listening ---- */

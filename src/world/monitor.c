@@ -26,6 +26,8 @@
 #define LONGEST_HEARTBEAT_MS 1000
 /* How often own operations are held against the numbers of ranks that have left. */
 #define LEFT_TICK_NS (20 * NS_PER_MS)
+#define TICK_NS (100 * NS_PER_MS)
+#define IDLE_TICK_NS (250 * NS_PER_MS)
 
 /* ---- Making and ending ---- */
 
@@ -33,7 +35,7 @@ spark_comm_status sc_monitor_prepare(struct sc_world *world, struct sc_error *er
     struct sc_monitor *monitor = &world->monitor;
     int liveness_ms = world->settings->liveness_timeout_ms;
     int heartbeat_ms = LONGEST_HEARTBEAT_MS;
-    size_t peers = sc_is_hub(world) ? (size_t)world->size - 1 : 1;
+    size_t peers = (size_t)world->size - 1;
 
     monitor->liveness_ns = SC_DEADLINE_NEVER;
     if (liveness_ms != SPARK_COMM_FOREVER) {
@@ -114,48 +116,38 @@ void sc_monitor_release(struct sc_world *world) {
 
 /* ---- Records ---- */
 
-static void take_heartbeat(struct sc_world *world, int rank, const struct sc_wire_header *header,
-                           const uint8_t *payload) {
-    struct sc_epoch *epoch = world->epoch;
-    struct sc_wire_lines lines;
-
-    /* On one host the lines themselves are shared. */
-    if (!atomic_load_explicit(&epoch->ready, memory_order_acquire) || epoch->one_host) return;
-    if (!sc_wire_get_lines(payload, header->bytes, &lines)) return;
-    for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++) {
-        struct sc_world_line *line = &epoch->lines[rank * SPARK_COMM_LANE_COUNT + lane];
-        atomic_store_explicit(&line->descriptor, lines.descriptor[lane], memory_order_relaxed);
-        atomic_store_explicit(&line->bytes, lines.bytes[lane], memory_order_relaxed);
-        atomic_store_explicit(&line->completed, lines.completed[lane], memory_order_relaxed);
-        atomic_store_explicit(&line->submitted, lines.submitted[lane], memory_order_release);
-    }
-}
-
-static void take_fault(struct sc_world *world, const struct sc_wire_header *header,
+/* A suspicion, or the final sentence. */
+static void take_fault(struct sc_world *world, int rank, const struct sc_wire_header *header,
                        const uint8_t *payload) {
     struct sc_error error;
 
     sc_error_clear(&error);
     if (!sc_wire_get_fault(payload, header->bytes, world->size, &error)) return;
     if (error.status == SPARK_COMM_OK) return;
-    if (sc_is_hub(world))
-        sc_world_fault(world, &error);
-    else
-        sc_verdict_adopt(world, &error);
+    if (header->kind == SC_WIRE_VERDICT || header->kind == SC_WIRE_FAIL) {
+        sc_verdict_adopt(world, &error, rank);
+        return;
+    }
+    sc_world_fault(world, &error);
+    /* What is final here counts for whoever asks. */
+    if (sc_verdict_state(world) == SC_CAUSE_FINAL) sc_verdict_repeat(world, rank);
+    if (header->kind == SC_WIRE_SUSPECT) sc_monitor_tell_lines(world, rank, SC_LINES_ANSWER);
 }
 
 /* Is this record meant for this side, now? What comes from another epoch is dropped. */
 static bool is_expected(const struct sc_world *world, int rank,
                         const struct sc_wire_header *header) {
     bool from_hub = rank == SC_HUB;
+    bool from_head = rank == atomic_load_explicit(&world->epoch->hub, memory_order_relaxed);
 
-    if (!from_hub && header->source != rank) return false; /* the hub alone relays */
+    if (!from_hub && !from_head && header->source != rank) return false; /* nobody else relays */
     switch (header->kind) {
     case SC_WIRE_MEMBERS:
     case SC_WIRE_WELCOME: return from_hub;
     case SC_WIRE_ANSWER: /* the connection is that of one claim: no other epoch can be meant */
     case SC_WIRE_FAIL: return from_hub && world->monitor.phase != SC_PHASE_RUNNING;
     case SC_WIRE_VERDICT:
+    case SC_WIRE_SUSPECT:
     case SC_WIRE_FAULT:
         if (world->monitor.phase == SC_PHASE_GATHERING) return false;
         break;
@@ -184,21 +176,18 @@ void sc_monitor_take(struct sc_world *world, int rank, const struct sc_wire_head
             sc_hub_excuse(world, rank, (int)(header->number & INT32_MAX));
         break;
     case SC_WIRE_FAULT:
-        if (is_hub) take_fault(world, header, payload);
-        break;
+    case SC_WIRE_SUSPECT:
     case SC_WIRE_FAIL: /* R10 */
-    case SC_WIRE_VERDICT:
-        if (!is_hub) take_fault(world, header, payload);
-        break;
-    case SC_WIRE_HEARTBEAT: take_heartbeat(world, rank, header, payload); break;
+    case SC_WIRE_VERDICT: take_fault(world, rank, header, payload); break;
+    case SC_WIRE_HEARTBEAT: sc_lines_take(world, rank, header, payload); break;
     case SC_WIRE_GATHER:
         if (is_hub) sc_gather_take_part(world, header, payload);
         break;
     case SC_WIRE_GATHERED:
         if (!is_hub) sc_gather_take_result(world, header, payload);
         break;
-    case SC_WIRE_COMMAND: sc_commands_take(world, rank, header, payload); break;
-    case SC_WIRE_CREDIT: sc_commands_take_credit(world, header); break;
+    case SC_WIRE_COMMAND: sc_command_lane_take(world, rank, header, payload); break;
+    case SC_WIRE_CREDIT: sc_command_lane_credit(world, header); break;
     case SC_WIRE_GOODBYE: sc_goodbye_take(world, rank, header, payload); break;
     case SC_WIRE_FAREWELL: sc_goodbye_take_farewell(world, rank); break;
     default: break;
@@ -215,6 +204,10 @@ static void end_link(struct sc_world *world, int rank, const char *how) {
         return;
     }
     sc_link_close(&peer->link);
+    /* A goodbye may have been left where nobody has looked yet. */
+    sc_goodbye_read_cards(world);
+    if (rank != SC_HUB && world->epoch->peers[SC_HUB].link.fd >= 0 && !sc_is_hub(world))
+        sc_link_read(world, SC_HUB);
     if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT)
         sc_verdict_lose(world, rank, how);
     else
@@ -256,33 +249,41 @@ static void serve_pidfd(struct sc_world *world, int rank) {
     } while (peer->link.fd >= 0 && ioctl(peer->link.fd, FIONREAD, &left) == 0 && left > 0);
     close(peer->pidfd);
     peer->pidfd = -1;
+    sc_goodbye_read_cards(world);
     if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT)
         give_up_link(world, rank, SPARK_COMM_PEER_LOST);
 }
 
-static void send_heartbeats(struct sc_world *world) {
+void sc_monitor_tell_lines(struct sc_world *world, int rank, int flavour) {
     struct sc_wire_header header = sc_header(world, SC_WIRE_HEARTBEAT, SC_WIRE_LINES_BYTES);
-    struct sc_epoch *epoch = world->epoch;
     uint8_t payload[SC_WIRE_LINES_BYTES];
     struct sc_wire_lines lines;
-    int end = sc_is_hub(world) ? world->size : SC_HUB + 1;
 
+    header.flavour = (uint16_t)flavour;
     sc_world_fill_lines(world, &lines);
     sc_wire_put_lines(payload, &lines);
-    for (int rank = SC_HUB; rank < end; rank++) {
+    sc_link_send(world, &world->epoch->peers[rank].link, &header, payload, SC_LINK_NOW);
+}
+
+static void send_heartbeats(struct sc_world *world) {
+    struct sc_epoch *epoch = world->epoch;
+
+    for (int rank = 0; rank < epoch->link_end; rank++) {
         struct sc_peer *peer = &epoch->peers[rank];
         /* Whatever is queued already tells as much. */
         if (peer->link.fd < 0 || sc_peer_state(epoch, rank) != SC_PEER_PRESENT ||
             atomic_load_explicit(&peer->link.waits_out, memory_order_relaxed) != 0)
             continue;
-        sc_link_send(world, &peer->link, &header, payload, SC_LINK_NOW);
+        sc_monitor_tell_lines(world, rank, 0);
     }
 }
 
 /* This process was stopped, or starved, for so long that what the others said is still unread. */
 static void forgive_silence(struct sc_world *world, int64_t now) {
-    for (int rank = 0; rank < world->size; rank++)
+    for (int rank = 0; rank < world->size; rank++) {
         atomic_store_explicit(&world->epoch->peers[rank].heard, now, memory_order_relaxed);
+        world->epoch->judge.pulses[rank].at = now;
+    }
 }
 
 /* Loses those that are silent for too long; returns when to look again. */
@@ -290,12 +291,11 @@ static int64_t find_silent(struct sc_world *world, int64_t now) {
     struct sc_epoch *epoch = world->epoch;
     int64_t limit = world->monitor.liveness_ns;
     int64_t next = SC_DEADLINE_NEVER;
-    int end = sc_is_hub(world) ? world->size : SC_HUB + 1;
     char how[96];
 
     if (limit == SC_DEADLINE_NEVER) return next;
     if (now - world->monitor.round_at > limit / 2) forgive_silence(world, now);
-    for (int rank = SC_HUB; rank < end; rank++) {
+    for (int rank = 0; rank < epoch->link_end; rank++) {
         struct sc_peer *peer = &epoch->peers[rank];
         if (peer->link.fd < 0 || sc_peer_state(epoch, rank) != SC_PEER_PRESENT) continue;
         int64_t until = atomic_load_explicit(&peer->heard, memory_order_relaxed) + limit;
@@ -307,12 +307,28 @@ static int64_t find_silent(struct sc_world *world, int64_t now) {
                  world->settings->liveness_timeout_ms / 1000.0);
         /* The connection stays: a late goodbye or end is then read in peace. But R5, R12: while ranks
          * come a silent one has no place. */
-        if (world->monitor.phase == SC_PHASE_GATHERING)
+        if (world->monitor.phase == SC_PHASE_GATHERING) {
             sc_hub_vacate(world, rank);
-        else
-            sc_verdict_lose(world, rank, how);
+            continue;
+        }
+        peer->is_silent = true;
+        sc_verdict_lose(world, rank, how);
     }
     return next;
+}
+
+/* What each rank looks at now and then, more often while a call of the data lane runs. */
+static int64_t tick(struct sc_world *world, int64_t now) {
+    struct sc_epoch *epoch = world->epoch;
+
+    if (!sc_is_settled(world)) return SC_DEADLINE_NEVER;
+    if (now < epoch->judge.tick_at) return epoch->judge.tick_at;
+    if (epoch->one_host) sc_watch_tick(world, now);
+    bool is_idle = atomic_load_explicit(&world->poison, memory_order_relaxed) == 0 &&
+                   !sc_mismatch_check(world);
+    int64_t next = is_idle ? IDLE_TICK_NS : TICK_NS;
+    epoch->judge.tick_at = now + sc_deadline_min(next, world->monitor.heartbeat_ns);
+    return epoch->judge.tick_at;
 }
 
 /* What is due by the clock; returns when something is due next. */
@@ -327,6 +343,8 @@ static int64_t serve_clock(struct sc_world *world) {
     }
     next = sc_deadline_min(next, monitor->heartbeat_at);
     next = sc_deadline_min(next, find_silent(world, now));
+    next = sc_deadline_min(next, tick(world, now));
+    next = sc_deadline_min(next, sc_judge_step(world, now));
     if (atomic_load_explicit(&world->epoch->left_count, memory_order_relaxed) > 0 &&
         atomic_load_explicit(&world->poison, memory_order_relaxed) == 0) {
         sc_goodbye_check(world);
@@ -339,7 +357,7 @@ static int64_t serve_clock(struct sc_world *world) {
 static size_t watch_peers(struct sc_world *world, size_t *pidfds_at) {
     struct sc_monitor *monitor = &world->monitor;
     struct sc_peer *peers = world->epoch->peers;
-    int end = sc_is_hub(world) ? world->size : SC_HUB + 1;
+    int end = world->epoch->link_end;
     size_t count = 0;
 
     monitor->fds[count++] = (struct pollfd){.fd = monitor->wake_fd, .events = POLLIN};

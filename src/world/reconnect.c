@@ -39,17 +39,12 @@ void sc_world_ask(struct sc_world *world) {
  * does not count this rank as lost. */
 static void hang_up(struct sc_world *world) {
     struct sc_epoch *epoch = world->epoch;
-    struct sc_wire_header header = sc_header(world, SC_WIRE_GOODBYE, SC_WIRE_LINES_BYTES);
-    uint8_t payload[SC_WIRE_LINES_BYTES];
-    struct sc_wire_lines lines;
     bool was_in = world->monitor.phase == SC_PHASE_RUNNING;
 
-    sc_world_fill_lines(world, &lines);
-    sc_wire_put_lines(payload, &lines);
+    if (was_in) sc_goodbye_leave_card(world);
     for (int rank = 0; rank < world->size; rank++) {
         struct sc_peer *peer = &epoch->peers[rank];
-        if (was_in && sc_peer_state(epoch, rank) == SC_PEER_PRESENT)
-            sc_link_send(world, &peer->link, &header, payload, SC_LINK_NOW);
+        if (was_in && sc_peer_state(epoch, rank) == SC_PEER_PRESENT) sc_goodbye_tell(world, rank);
         sc_link_close(&peer->link);
         if (peer->unix_fd >= 0) close(peer->unix_fd);
         if (peer->pidfd >= 0) close(peer->pidfd);
@@ -67,7 +62,7 @@ static void replace_epoch(struct sc_world *world, struct sc_epoch *fresh) {
     fresh->lost_count = atomic_load_explicit(&old->lost_count, memory_order_relaxed);
     fresh->lost_rank = atomic_load_explicit(&old->lost_rank, memory_order_relaxed);
     world->epoch = fresh;
-    /* Those inside never wait for anything. */
+    /* Those inside wait for nothing any more: the old epoch's cause is final. */
     uint32_t inside;
     while ((inside = atomic_load_explicit(&world->pins, memory_order_seq_cst)) != 0)
         sc_wait_futex_sleep(&world->pins, inside, sc_deadline_now() + PIN_STEP_NS);
@@ -76,10 +71,12 @@ static void replace_epoch(struct sc_world *world, struct sc_epoch *fresh) {
 
 static spark_comm_status leave_epoch(struct sc_world *world, struct sc_error *error) {
     struct sc_epoch *fresh = sc_world_make_epoch(world);
+    struct sc_error cause;
 
     if (fresh == NULL)
         return sc_error_set(error, SPARK_COMM_NO_MEMORY, -1, 0,
                             "no memory for an epoch of %d ranks", world->size);
+    sc_world_cause(world, &cause); /* final, and told to all, before the goodbye */
     sc_monitor_stop(world);
     hang_up(world);
     world->monitor.phase = SC_PHASE_GATHERING;
@@ -197,9 +194,13 @@ static spark_comm_status decide(struct sc_world *world, spark_comm_status st,
 
 void sc_reconnect_take_commit(struct sc_world *world, const struct sc_wire_header *header) {
     struct sc_epoch *epoch = world->epoch;
+    struct sc_error cause;
 
     if (world->monitor.phase != SC_PHASE_SETTING_UP || header->number != world->seen.stamp) return;
     world->monitor.phase = SC_PHASE_RUNNING;
+    /* A suspicion that came too late to stop the attempt is one of the new epoch. */
+    if (sc_verdict_state(world) == SC_CAUSE_OWN && sc_verdict_peek(world, &cause))
+        sc_judge_begin(world, &cause);
     /* Release: partner of outcome_is_known. */
     atomic_store_explicit(&epoch->committed, true, memory_order_release);
     sc_wait_ring(&epoch->inner[SPARK_COMM_LANE_DATA], &epoch->inner_bells[SPARK_COMM_LANE_DATA]);

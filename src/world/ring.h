@@ -37,6 +37,7 @@ struct sc_ring_set {
     int size;
     uint64_t *positions; /* by writer's rank: where this rank's next record is, read or written */
     uint64_t floor; /* every reader of the own ring was seen at this position or later */
+    int64_t gaps[2]; /* ns: how long this reader had to wait the last two times */
     const struct sc_wait_policy *policy; /* of the command lane */
     struct sc_wait_doorbell *const *doorbells; /* of the command lane, by rank */
 };

@@ -5,7 +5,9 @@
  *
  * At open the world's own segment goes that way:
  *
- *   status lines | doorbells | cards (one each per rank, lines and doorbells per lane) | rings
+ *   status lines | doorbells | cards | slots of verdicts | whose slot counts | rings
+ *
+ * with lines and doorbells per rank and lane, cards, slots and rings per rank.
  *
  * The worker speaks first: ticket {rank, cookie}; the hub's monitor answers with the descriptor, and
  * both keep the socket. Later regions (sc_world_share) are sent over it by the hub's caller before
@@ -25,7 +27,7 @@
 
 #define PASS_MS 2000 /* for one small message on a local socket */
 #define SPIN_NS 12000
-#define OVERSUBSCRIBED_SPINS 20
+#define OVERSUBSCRIBED_SPINS 5
 #define OVERSUBSCRIBED_YIELDS 100
 #define CALIBRATION_PAUSES 2000
 
@@ -39,7 +41,7 @@ static size_t segment_bytes(int size) {
     size_t ranks = (size_t)size;
     size_t lanes = ranks * SPARK_COMM_LANE_COUNT;
     size_t head = lanes * sizeof(struct sc_world_line) + lanes * sizeof(struct sc_wait_doorbell) +
-                  ranks * sizeof(struct sc_card);
+                  ranks * (sizeof(struct sc_card) + sizeof(struct sc_verdict_slot)) + 64;
 
     return page_up(head) + ranks * sc_ring_size(size);
 }
@@ -52,7 +54,9 @@ static void lay_out(struct sc_segment *segment, int size) {
     segment->lines = (struct sc_world_line *)(void *)at;
     segment->bells = (struct sc_wait_doorbell *)(void *)(segment->lines + lanes);
     segment->cards = (struct sc_card *)(void *)(segment->bells + lanes);
-    size_t head = (size_t)((uint8_t *)(segment->cards + ranks) - at);
+    segment->slots = (struct sc_verdict_slot *)(void *)(segment->cards + ranks);
+    segment->winner = (_Atomic uint32_t *)(void *)(segment->slots + ranks);
+    size_t head = (size_t)((uint8_t *)segment->winner - at) + 64;
     segment->rings = at + page_up(head);
 }
 
@@ -66,13 +70,13 @@ spark_comm_status sc_share_offer(struct sc_world *world, struct sc_error *error)
         is_any |= epoch->peers[rank].same_ids;
         are_all &= epoch->peers[rank].same_ids;
     }
+    sc_auth_random(welcome->cookie, sizeof welcome->cookie);
     if (!is_any) return SPARK_COMM_OK;
     /* Where some rank is surely elsewhere a single page does: it proves who is here. */
     st = sc_mapping_create(are_all ? segment_bytes(world->size) : 4096, true,
                            &epoch->segment.mapping, error);
     if (st != SPARK_COMM_OK) return st;
     welcome->segment_bytes = epoch->segment.mapping.bytes;
-    sc_auth_random(welcome->cookie, sizeof welcome->cookie);
     return sc_socket_unix_listen(welcome->unix_name, sizeof welcome->unix_name, world->size,
                                  &world->door.unix_listener, error);
 }
@@ -264,12 +268,25 @@ static void decide_waiting(struct sc_world *world, const struct ballot *ballots)
                  world->rank, world->size, cpus);
 }
 
+/* Where a caller of the data lane says when it last looked in vain. */
+static void show_looks(struct sc_world *world) {
+    struct sc_epoch *epoch = world->epoch;
+    int lane = SPARK_COMM_LANE_DATA;
+
+    epoch->policy[lane].looked = epoch->inner[lane].looked =
+        &sc_lines_of(epoch, world->rank, lane)->looked_ticks;
+}
+
 static spark_comm_status open_one_host(struct sc_world *world, struct sc_error *error) {
     struct sc_epoch *epoch = world->epoch;
     size_t lanes = SPARK_COMM_LANE_COUNT;
 
     lay_out(&epoch->segment, world->size);
     epoch->lines = epoch->segment.lines;
+    struct sc_card *card = &epoch->segment.cards[world->rank];
+    atomic_store_explicit(&card->pid_namespace, sc_thread_pid_namespace(), memory_order_relaxed);
+    atomic_store_explicit(&card->pid, (int32_t)getpid(), memory_order_release);
+    show_looks(world);
     epoch->command_bells = sc_alloc_array((size_t)world->size, sizeof *epoch->command_bells);
     if (epoch->command_bells == NULL)
         return sc_error_set(error, SPARK_COMM_NO_MEMORY, -1, 0, "no memory for %d doorbells",
@@ -294,6 +311,7 @@ static spark_comm_status open_apart(struct sc_world *world, struct sc_error *err
     epoch->lines = epoch->private_lines;
     for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
         epoch->policy[lane] = epoch->inner[lane];
+    show_looks(world);
     return SPARK_COMM_OK;
 }
 

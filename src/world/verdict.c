@@ -1,8 +1,7 @@
 /*
- * The first cause of a failure, and who hears of it. A rank that finds a fault poisons itself at
- * once with its own words and tells the hub; the hub's first cause goes to all, and each rank takes
- * over the hub's words unless a caller of its own has already been given others: after CAUSE_WAIT
- * the own words are final. So one fault gives one sentence on all ranks.
+ * The first cause of a failure. A rank that finds a fault poisons itself at once with its own words,
+ * its suspicion, and judge.c makes one sentence of it that all ranks take over (final). Callers
+ * whose wait was ended get the final words.
  *
  * The cause is written before the poison word (release); whoever acquires a poison that is not 0
  * finds a cause. The states of a cause only go up: none, own, final.
@@ -13,7 +12,12 @@
 #include "base/deadline.h"
 #include "world/world_state.h"
 
-#define CAUSE_WAIT_NS INT64_C(200000000)
+#define NS_PER_MS INT64_C(1000000)
+/* How long a caller waits for the final words: while the world opens and after an abort, on one host (then it decides
+ * by itself, see judge.c), between hosts. */
+#define SHORT_WAIT_NS (200 * NS_PER_MS)
+#define LOCAL_WAIT_NS (500 * NS_PER_MS)
+#define REMOTE_WAIT_NS (3000 * NS_PER_MS)
 
 void sc_verdict_init(struct sc_verdict *verdict) {
     memset(verdict, 0, sizeof *verdict);
@@ -26,13 +30,16 @@ static void count_lost(struct sc_world *world, const struct sc_error *cause) {
     atomic_store_explicit(&world->epoch->lost_count, 1, memory_order_relaxed);
 }
 
+/* What became of a cause that was offered. */
+enum adoption { IGNORED, REPLACED, FIRST };
+
 /* Under the lock. The first one poisons; a later one only replaces words that are not final. */
-static bool store_cause(struct sc_world *world, const struct sc_error *cause,
-                        enum sc_cause_state state) {
+static enum adoption store_cause(struct sc_world *world, const struct sc_error *cause,
+                                 enum sc_cause_state state) {
     struct sc_verdict *verdict = &world->verdict;
     uint32_t old = atomic_load_explicit(&verdict->state, memory_order_relaxed);
 
-    if (old == SC_CAUSE_FINAL || (old == SC_CAUSE_OWN && state == SC_CAUSE_OWN)) return false;
+    if (old == SC_CAUSE_FINAL || (old == SC_CAUSE_OWN && state == SC_CAUSE_OWN)) return IGNORED;
     verdict->cause = *cause;
     verdict->cause.epoch = world->epoch != NULL ? sc_world_epoch(world) : 1;
     if (old == SC_CAUSE_NONE) verdict->since = sc_deadline_now();
@@ -40,8 +47,10 @@ static bool store_cause(struct sc_world *world, const struct sc_error *cause,
     /* Release: partner of every acquire of the poison word. */
     atomic_store_explicit(&world->poison, (uint32_t)cause->status, memory_order_release);
     atomic_store_explicit(&world->gate, (uint32_t)cause->status, memory_order_release);
-    count_lost(world, cause);
-    return old == SC_CAUSE_NONE;
+    if (world->epoch != NULL &&
+        atomic_load_explicit(&world->epoch->lost_count, memory_order_relaxed) == 0)
+        count_lost(world, cause);
+    return old == SC_CAUSE_NONE ? FIRST : REPLACED;
 }
 
 /* Under interrupt_lock. Once, whoever comes first: the fault or the one who asks to be called. */
@@ -67,30 +76,35 @@ void sc_verdict_wake(struct sc_world *world) {
         sc_link_shake(&epoch->peers[rank].link);
 }
 
-/* Says whether this was the first cause. */
-static bool adopt(struct sc_world *world, const struct sc_error *cause, enum sc_cause_state state) {
+static enum adoption adopt(struct sc_world *world, const struct sc_error *cause,
+                           enum sc_cause_state state) {
     struct sc_verdict *verdict = &world->verdict;
 
     sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
-    bool is_first = store_cause(world, cause, state);
+    enum adoption adoption = store_cause(world, cause, state);
     sc_lock_give(&verdict->lock);
-    if (is_first) {
-        sc_log_write(world->log, SPARK_COMM_LOG_ERROR, "rank %d: %s", world->rank, cause->message);
+    if (adoption == IGNORED) return adoption;
+    sc_log_write(world->log, state == SC_CAUSE_FINAL ? SPARK_COMM_LOG_ERROR : SPARK_COMM_LOG_INFO,
+                 "rank %d: %s", world->rank, cause->message);
+    if (adoption == FIRST) {
         sc_lock_take(&verdict->interrupt_lock, SC_DEADLINE_NEVER, NULL);
         interrupt(verdict);
         sc_lock_give(&verdict->interrupt_lock);
-        sc_verdict_wake(world);
-    } else {
-        sc_verdict_wake(world);
     }
-    return is_first;
+    sc_verdict_wake(world);
+    return adoption;
 }
 
-void sc_verdict_tell(struct sc_world *world, int rank, const struct sc_error *cause) {
-    bool is_running = world->monitor.phase == SC_PHASE_RUNNING;
-    enum sc_wire_kind kind = !sc_is_hub(world) ? SC_WIRE_FAULT
-                             : is_running      ? SC_WIRE_VERDICT
-                                               : SC_WIRE_FAIL; /* R8 */
+enum sc_cause_state sc_verdict_state(const struct sc_world *world) {
+    /* Acquire: partner is store_cause. */
+    return (enum sc_cause_state)atomic_load_explicit(&world->verdict.state, memory_order_acquire);
+}
+
+void sc_verdict_send(struct sc_world *world, int rank, enum sc_wire_kind kind,
+                     const struct sc_error *cause) {
+    /* R8: before the outcome the hub alone decides, and what it decides is FAIL. */
+    if (world->monitor.phase != SC_PHASE_RUNNING)
+        kind = sc_is_hub(world) ? SC_WIRE_FAIL : SC_WIRE_FAULT;
     struct sc_wire_header header = sc_header(world, kind, SC_WIRE_FAULT_BYTES);
     uint8_t payload[SC_WIRE_FAULT_BYTES];
 
@@ -98,21 +112,43 @@ void sc_verdict_tell(struct sc_world *world, int rank, const struct sc_error *ca
     sc_link_send(world, &world->epoch->peers[rank].link, &header, payload, SC_LINK_NOW);
 }
 
+void sc_verdict_tell(struct sc_world *world, int rank, const struct sc_error *cause) {
+    sc_verdict_send(world, rank, sc_is_hub(world) ? SC_WIRE_VERDICT : SC_WIRE_FAULT, cause);
+}
+
+void sc_verdict_spread(struct sc_world *world, enum sc_wire_kind kind, const struct sc_error *cause,
+                       int except) {
+    for (int rank = 0; rank < world->size; rank++) {
+        uint32_t state = sc_peer_state(world->epoch, rank);
+        if (rank == world->rank || rank == except) continue;
+        /* One that was lost for its silence may wake. */
+        if (state == SC_PEER_PRESENT || state == SC_PEER_LOST)
+            sc_verdict_send(world, rank, kind, cause);
+    }
+}
+
 static bool hub_hears(const struct sc_world *world) {
     return world->epoch != NULL && world->size > 1 && world->monitor.phase != SC_PHASE_GATHERING &&
            sc_peer_state(world->epoch, SC_HUB) == SC_PEER_PRESENT;
 }
 
-void sc_world_fault(struct sc_world *world, const struct sc_error *suspect) {
-    sc_world_pin(world);
-    struct sc_epoch *epoch = world->epoch;
+/* Before the outcome of an attempt: the hub's words count, as they are. */
+static void fault_early(struct sc_world *world, const struct sc_error *suspect) {
     bool asks_hub = !sc_is_hub(world) && hub_hears(world);
 
-    if (!adopt(world, suspect, asks_hub ? SC_CAUSE_OWN : SC_CAUSE_FINAL)) goto out;
-    if (asks_hub) sc_verdict_tell(world, SC_HUB, suspect);
-    for (int rank = SC_HUB + 1; sc_is_hub(world) && rank < world->size; rank++)
-        if (sc_peer_state(epoch, rank) == SC_PEER_PRESENT) sc_verdict_tell(world, rank, suspect);
-out:
+    if (adopt(world, suspect, asks_hub ? SC_CAUSE_OWN : SC_CAUSE_FINAL) != FIRST) return;
+    if (asks_hub)
+        sc_verdict_tell(world, SC_HUB, suspect);
+    else if (sc_is_hub(world) && world->epoch != NULL)
+        sc_verdict_spread(world, SC_WIRE_VERDICT, suspect, -1);
+}
+
+void sc_world_fault(struct sc_world *world, const struct sc_error *suspect) {
+    sc_world_pin(world);
+    if (!sc_is_settled(world))
+        fault_early(world, suspect);
+    else if (adopt(world, suspect, SC_CAUSE_OWN) == FIRST)
+        sc_judge_begin(world, suspect);
     sc_world_unpin(world);
 }
 
@@ -124,11 +160,16 @@ void sc_verdict_repeat(struct sc_world *world, int rank) {
     cause = verdict->cause;
     sc_lock_give(&verdict->lock);
     bool is_own_affair = atomic_load_explicit(&world->leaving, memory_order_relaxed);
-    if (cause.status != SPARK_COMM_OK && !is_own_affair) sc_verdict_tell(world, rank, &cause);
+    if (cause.status == SPARK_COMM_OK || is_own_affair) return;
+    if (sc_verdict_state(world) == SC_CAUSE_FINAL)
+        sc_verdict_send(world, rank, SC_WIRE_VERDICT, &cause);
+    else if (!world->epoch->one_host)
+        sc_verdict_send(world, rank, sc_is_head(world) ? SC_WIRE_SUSPECT : SC_WIRE_FAULT, &cause);
 }
 
-void sc_verdict_adopt(struct sc_world *world, const struct sc_error *cause) {
-    adopt(world, cause, SC_CAUSE_FINAL);
+void sc_verdict_adopt(struct sc_world *world, const struct sc_error *cause, int from) {
+    if (adopt(world, cause, SC_CAUSE_FINAL) == IGNORED) return;
+    if (sc_is_settled(world)) sc_verdict_spread(world, SC_WIRE_VERDICT, cause, from);
 }
 
 void sc_verdict_lose(struct sc_world *world, int rank, const char *how) {
@@ -146,8 +187,16 @@ void sc_verdict_lose(struct sc_world *world, int rank, const char *how) {
     sc_error_set(&error, SPARK_COMM_PEER_LOST, rank, 0, "rank %d (process %d) is lost: it %s", rank,
                  epoch->members[rank].pid, how);
     sc_world_fault(world, &error);
+    sc_heir_follow(world);
     /* Whoever waits for an answer of that rank waits no longer: the hub may have been it. */
     sc_verdict_wake(world);
+}
+
+spark_comm_status sc_verdict_closed(struct sc_world *world, int rank, struct sc_error *error) {
+    /* It may have closed because of a fault, which was told before its goodbye. */
+    if (atomic_load_explicit(&world->poison, memory_order_acquire) != 0)
+        return sc_verdict_end(world, error);
+    return sc_error_set(error, SPARK_COMM_PEER_LOST, rank, 0, "rank %d closed", rank);
 }
 
 /* ---- For the layers above ---- */
@@ -171,24 +220,37 @@ void sc_world_on_poison(struct sc_world *world, void (*interrupt_fn)(void *arg),
     sc_lock_give(&verdict->interrupt_lock);
 }
 
-/* Waits a moment for the hub's words, then makes the own ones final, so that every caller is given
- * the same. */
+/* When a caller no longer waits for the final words. Under the lock. */
+static int64_t patience(const struct sc_world *world) {
+    int64_t since = world->verdict.since;
+
+    if (!sc_is_settled(world)) return hub_hears(world) ? since + SHORT_WAIT_NS : 0;
+    /* An abort shall end calls at once, also where the head does not answer. */
+    if (world->verdict.cause.status == SPARK_COMM_ABORTED) return since + SHORT_WAIT_NS;
+    return since + (world->epoch->one_host ? LOCAL_WAIT_NS : REMOTE_WAIT_NS);
+}
+
+/* After that the own words are final, so that every caller is given the same. */
 static spark_comm_status find_cause(struct sc_world *world, struct sc_error *cause) {
     struct sc_verdict *verdict = &world->verdict;
 
     if (atomic_load_explicit(&world->poison, memory_order_acquire) == 0)
         return SPARK_COMM_WRONG_STATE;
-    sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
-    int64_t until = verdict->since + CAUSE_WAIT_NS;
-    while (atomic_load_explicit(&verdict->state, memory_order_relaxed) == SC_CAUSE_OWN) {
-        if (sc_deadline_passed(until) || !hub_hears(world)) {
-            atomic_store_explicit(&verdict->state, SC_CAUSE_FINAL, memory_order_release);
-            break;
-        }
-        sc_lock_give(&verdict->lock);
-        sc_wait_futex_sleep(&verdict->state, SC_CAUSE_OWN, until);
+    while (sc_verdict_state(world) == SC_CAUSE_OWN) {
         sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
+        int64_t until = patience(world);
+        sc_lock_give(&verdict->lock);
+        if (!sc_deadline_passed(until))
+            sc_wait_futex_sleep(&verdict->state, SC_CAUSE_OWN,
+                                sc_deadline_min(until, sc_deadline_now() + SHORT_WAIT_NS));
+        else if (sc_is_settled(world) && world->epoch->one_host)
+            sc_judge_decide(world);
+        else
+            break;
     }
+    sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
+    if (atomic_load_explicit(&verdict->state, memory_order_relaxed) == SC_CAUSE_OWN)
+        atomic_store_explicit(&verdict->state, SC_CAUSE_FINAL, memory_order_release);
     *cause = verdict->cause;
     sc_lock_give(&verdict->lock);
     return cause->status != SPARK_COMM_OK ? SPARK_COMM_OK : SPARK_COMM_WRONG_STATE;
@@ -218,6 +280,13 @@ spark_comm_status sc_verdict_end(struct sc_world *world, struct sc_error *error)
         return sc_error_set(error, SPARK_COMM_ABORTED, -1, 0, "ended by a new epoch");
     if (error != NULL) *error = cause;
     return (spark_comm_status)cause.status;
+}
+
+bool sc_verdict_peek(struct sc_world *world, struct sc_error *cause) {
+    sc_lock_take(&world->verdict.lock, SC_DEADLINE_NEVER, NULL);
+    *cause = world->verdict.cause;
+    sc_lock_give(&world->verdict.lock);
+    return cause->status != SPARK_COMM_OK;
 }
 
 bool sc_world_peek_cause(struct sc_world *world, struct sc_error *cause) {

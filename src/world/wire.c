@@ -114,6 +114,11 @@ bool sc_wire_is_preamble(const uint8_t *in, size_t bytes) {
     return memcmp(in, magic, bytes < sizeof magic ? bytes : sizeof magic) == 0;
 }
 
+bool sc_wire_is_record(const uint8_t *in, size_t bytes) {
+    struct walker walker = reader(in);
+    return bytes >= 4 && walk_number(&walker, 0, 4) == RECORD_MAGIC;
+}
+
 static void walk_challenge(struct walker *walker, struct sc_wire_challenge *challenge) {
     walk_magic(walker, CHALLENGE_MAGIC, 8);
     walk_u32(walker, &challenge->version);
@@ -224,6 +229,8 @@ static const struct {
     [SC_WIRE_READY] = {SC_WIRE_FAULT_BYTES, SC_WIRE_FAULT_BYTES, 1},
     [SC_WIRE_COMMIT] = {0, 0, 1},
     [SC_WIRE_FAIL] = {SC_WIRE_FAULT_BYTES, SC_WIRE_FAULT_BYTES, 1},
+    [SC_WIRE_SUSPECT] = {SC_WIRE_FAULT_BYTES, SC_WIRE_FAULT_BYTES, 1},
+    [SC_WIRE_KIN] = {SC_WIRE_COOKIE_BYTES, SC_WIRE_COOKIE_BYTES, 1},
 };
 
 static void walk_header(struct walker *walker, struct sc_wire_header *header) {
@@ -343,6 +350,11 @@ static void walk_lines(struct walker *walker, struct sc_wire_lines *lines) {
         walk_u64(walker, &lines->completed[lane]);
         walk_u64(walker, &lines->descriptor[lane]);
         walk_u64(walker, &lines->bytes[lane]);
+        walk_u64(walker, &lines->last_descriptor[lane]);
+        walk_u64(walker, &lines->last_bytes[lane]);
+        walk_u64(walker, &lines->peers[lane]);
+        walk_u64(walker, &lines->age[lane]);
+        walk_u64(walker, &lines->looked[lane]);
     }
     walk_u64(walker, &lines->gathers);
 }

@@ -32,9 +32,10 @@
 #define SC_WIRE_FAULT_BYTES 544u
 #define SC_WIRE_MEMBER_BYTES 112u
 #define SC_WIRE_WELCOME_BYTES 128u
-#define SC_WIRE_LINES_BYTES 80u
+#define SC_WIRE_LINES_BYTES 152u
 #define SC_WIRE_COOKIE_BYTES 32u
 #define SC_WIRE_TICKET_BYTES 64u
+#define SC_WIRE_KIN_BYTES (SC_WIRE_HEADER_BYTES + SC_WIRE_COOKIE_BYTES) /* with its header */
 
 /* What a listener makes of a caller. */
 enum sc_wire_verdict {
@@ -105,12 +106,15 @@ enum sc_wire_kind {
     SC_WIRE_READY = 14, /* worker: set up, or why not; number is the stamp */
     SC_WIRE_COMMIT = 15, /* hub: all are ready, the epoch begins; number is the stamp */
     SC_WIRE_FAIL = 16, /* hub: the attempt has failed for this reason */
-    SC_WIRE_KIND_END = 17
+    SC_WIRE_SUSPECT = 17, /* head: a fault that it looks into; asks for lines */
+    SC_WIRE_KIN = 18, /* first record to a successor of the hub: cookie of the epoch */
+    SC_WIRE_KIND_END = 19
 };
 
 struct sc_wire_header {
     uint16_t kind; /* enum sc_wire_kind */
-    uint16_t flavour; /* commands: SC_WORLD_RECORD_*; gathers: whose; otherwise 0 */
+    uint16_t flavour; /* commands: SC_WORLD_RECORD_*; gathers: whose; heartbeats: SC_LINES_*;
+                         otherwise 0 */
     uint32_t epoch;
     int32_t source; /* rank that made the record */
     uint32_t bytes; /* of the payload */
@@ -136,12 +140,19 @@ struct sc_wire_ticket {
     uint8_t cookie[SC_WIRE_COOKIE_BYTES];
 };
 
-/* Both lanes of one rank, in heartbeats and goodbyes. */
+#define SC_WIRE_NO_AGE UINT64_MAX
+/* Both lanes of one rank, in heartbeats and goodbyes. Ages are nanoseconds before the record was
+ * made. */
 struct sc_wire_lines {
     uint64_t submitted[SPARK_COMM_LANE_COUNT];
     uint64_t completed[SPARK_COMM_LANE_COUNT];
     uint64_t descriptor[SPARK_COMM_LANE_COUNT];
     uint64_t bytes[SPARK_COMM_LANE_COUNT];
+    uint64_t last_descriptor[SPARK_COMM_LANE_COUNT]; /* of collective `completed` */
+    uint64_t last_bytes[SPARK_COMM_LANE_COUNT];
+    uint64_t peers[SPARK_COMM_LANE_COUNT]; /* whose messages it waits for */
+    uint64_t age[SPARK_COMM_LANE_COUNT]; /* of the call that runs; SC_WIRE_NO_AGE: none does */
+    uint64_t looked[SPARK_COMM_LANE_COUNT]; /* of its last vain look; SC_WIRE_NO_AGE: none yet */
     uint64_t gathers; /* control-plane all-gathers completed */
 };
 
@@ -168,6 +179,8 @@ bool sc_wire_get_lines(const uint8_t *in, size_t bytes, struct sc_wire_lines *li
 void sc_wire_put_ticket(uint8_t *out, const struct sc_wire_ticket *ticket);
 bool sc_wire_get_ticket(const uint8_t *in, int size, struct sc_wire_ticket *ticket);
 
+/* Do the first bytes, four at least, look like a record? */
+bool sc_wire_is_record(const uint8_t *in, size_t bytes);
 /* Do the first bytes (at most SC_WIRE_MAGIC_BYTES are looked at) look like a preamble? */
 bool sc_wire_is_preamble(const uint8_t *in, size_t bytes);
 

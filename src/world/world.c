@@ -31,6 +31,10 @@ struct sc_epoch *sc_world_make_epoch(struct sc_world *world) {
     epoch->peers = sc_alloc_array(size, sizeof *epoch->peers);
     epoch->inner_bells = sc_alloc_aligned(64, SPARK_COMM_LANE_COUNT * sizeof *epoch->inner_bells);
     epoch->ballots = sc_alloc_array(size, SC_BALLOT_BYTES);
+    epoch->judge.views = sc_alloc_array(size, sizeof *epoch->judge.views);
+    epoch->judge.pulses = sc_alloc_array(size, sizeof *epoch->judge.pulses);
+    epoch->judge.seen_rank = -1;
+    epoch->link_end = world->rank == SC_HUB ? world->size : SC_HUB + 1;
     epoch->gather.arrived = sc_alloc_zero(size);
     epoch->gather.table = sc_alloc_array(size, SC_BALLOT_BYTES);
     epoch->gather.table_capacity = size * SC_BALLOT_BYTES;
@@ -42,7 +46,8 @@ struct sc_epoch *sc_world_make_epoch(struct sc_world *world) {
                                                      .spins = INNER_SPINS,
                                                      .fence = !sc_wait_membarrier_available()};
     if (epoch->members != NULL && epoch->peers != NULL && epoch->inner_bells != NULL &&
-        epoch->ballots != NULL && epoch->gather.arrived != NULL && epoch->gather.table != NULL)
+        epoch->ballots != NULL && epoch->judge.views != NULL && epoch->judge.pulses != NULL &&
+        epoch->gather.arrived != NULL && epoch->gather.table != NULL)
         return epoch;
     sc_world_free_epoch(epoch);
     return NULL;
@@ -69,6 +74,8 @@ void sc_world_free_epoch(struct sc_epoch *epoch) {
     sc_free(epoch->private_lines);
     sc_free(epoch->gather.table);
     sc_free(epoch->gather.arrived);
+    sc_free(epoch->judge.pulses);
+    sc_free(epoch->judge.views);
     sc_free(epoch->ballots);
     sc_free(epoch->inner_bells);
     sc_free(epoch->peers);
@@ -307,22 +314,6 @@ const struct sc_wait_policy *sc_world_policy(const struct sc_world *world, int l
 struct sc_wait_doorbell *sc_world_doorbell(const struct sc_world *world, int rank, int lane) {
     const struct sc_epoch *epoch = world->epoch;
     return epoch->one_host ? &epoch->segment.bells[rank * SPARK_COMM_LANE_COUNT + lane] : NULL;
-}
-
-void sc_world_fill_lines(const struct sc_world *world, struct sc_wire_lines *lines) {
-    const struct sc_epoch *epoch = world->epoch;
-
-    memset(lines, 0, sizeof *lines);
-    if (!atomic_load_explicit(&epoch->ready, memory_order_acquire)) return;
-    for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++) {
-        const struct sc_world_line *line =
-            &epoch->lines[world->rank * SPARK_COMM_LANE_COUNT + lane];
-        lines->submitted[lane] = atomic_load_explicit(&line->submitted, memory_order_acquire);
-        lines->completed[lane] = atomic_load_explicit(&line->completed, memory_order_relaxed);
-        lines->descriptor[lane] = atomic_load_explicit(&line->descriptor, memory_order_relaxed);
-        lines->bytes[lane] = atomic_load_explicit(&line->bytes, memory_order_relaxed);
-    }
-    lines->gathers = atomic_load_explicit(&epoch->gather.rounds, memory_order_relaxed);
 }
 
 /* Whom this rank hears itself: the hub hears all, the others hear the hub. */

@@ -33,10 +33,12 @@ struct sc_world_member {
     char version[32];   /* spark_comm version */
 };
 
-/* What a rank is doing on one lane, readable by others without its help. One cache line, written
- * by the owner alone with relaxed stores, read by anybody; a reader may see a mix of two
- * operations and must take it as a hint. submitted and completed count collectives; point to point
- * leaves them, and shows in the other fields (it runs while complete_ticks is before submit_ticks). */
+/* What a rank is doing on one lane, readable by others without its help. Written by the owner alone
+ * with relaxed stores, read by anybody; a reader may see a mix of two operations and must take it as
+ * a hint. submitted and completed count collectives; point to point leaves them, and shows in the
+ * other fields (it runs while complete_ticks is before submit_ticks). A call that failed for good
+ * stays in the line as one that runs: that is what the verdict is read from. */
+#define SC_WORLD_PAST 16u /* collectives whose description is kept */
 struct sc_world_line {
     _Alignas(64) _Atomic uint64_t submitted; /* number of the last accepted operation; stored after the other fields */
     _Atomic uint64_t completed;
@@ -44,6 +46,12 @@ struct sc_world_line {
     _Atomic uint64_t bytes;
     _Atomic uint64_t submit_ticks;   /* sc_ticks_now at submission; valid on this host only */
     _Atomic uint64_t complete_ticks;
+    _Atomic uint64_t looked_ticks; /* when a wait last found that it must go on; see sc_wait_policy */
+    _Atomic uint64_t peers;        /* bit per rank whose message the call waits for; 0: not known */
+    /* By number modulo SC_WORLD_PAST: what the last collectives were. */
+    _Alignas(64) struct {
+        _Atomic uint64_t descriptor, bytes;
+    } past[SC_WORLD_PAST];
 };
 
 static inline uint64_t sc_world_describe(int kind, int dtype, int redop, int peer) {

@@ -7,7 +7,8 @@
  * Everything that belongs to one epoch is in struct sc_epoch, which a reconnect replaces as a whole.
  *
  * Locks: those of a link, an inbox, a gather and the verdict are leaves, held for a few instructions
- * and a non-blocking system call at most. interrupt_lock is held while the backend's interrupt runs,
+ * and a non-blocking system call at most. judge.lock is held while a sentence is written, and takes
+ * the verdict's. interrupt_lock is held while the backend's interrupt runs,
  * and taken with no other lock held.
  */
 #ifndef SC_WORLD_WORLD_STATE_H
@@ -67,13 +68,18 @@ struct sc_inbox {
     uint64_t credited; /* command lane: and told to it */
 };
 
-/* All that this rank knows of another. The hub has a link to each; others have one to the hub. */
+/* All that this rank knows of another. The hub has a link to each; others have one to the hub, and
+ * between hosts, once that is gone, one to its successor (heir.c). */
 struct sc_peer {
     struct sc_link link;
     _Atomic uint32_t state; /* enum sc_peer_state; monitor; release after `goodbye` was written */
     _Atomic int64_t heard; /* CLOCK_MONOTONIC ns of the last bytes; relaxed */
     _Atomic bool farewell; /* it has read this rank's goodbye; release, acquire by close */
     struct sc_wire_lines goodbye; /* state LEFT: what it took part in; see goodbye.c */
+    struct sc_wire_lines said; /* monitor, between hosts: its last status lines */
+    int64_t said_at; /* when they came; 0: never */
+    bool has_answered; /* monitor: it has told its lines since the fault */
+    bool is_silent; /* monitor: lost, and nobody has seen it end */
     _Atomic uint64_t credit; /* bytes of this rank's commands that it has received; relaxed */
     struct sc_inbox inbox;
     int unix_fd; /* where memory is passed; the same star as the links. -1: none */
@@ -110,6 +116,16 @@ struct sc_gather {
 struct sc_card {
     _Alignas(64) _Atomic uint32_t left; /* 1: closed; release after floor, acquire by readers */
     _Atomic uint64_t floor[SPARK_COMM_LANE_COUNT];
+    _Atomic uint64_t gathers;
+    /* Who it is, written once at open, and that its monitor lives, counted up at each tick. */
+    _Atomic int32_t pid; /* release after the namespace; 0: not written yet */
+    _Atomic uint64_t pid_namespace;
+    _Atomic uint64_t beats;
+};
+
+/* Where a rank of one host writes its verdict; judge.c says which of them counts. */
+struct sc_verdict_slot {
+    _Alignas(64) uint8_t fault[SC_WIRE_FAULT_BYTES];
 };
 
 struct sc_segment {
@@ -117,7 +133,41 @@ struct sc_segment {
     struct sc_world_line *lines; /* by rank * SPARK_COMM_LANE_COUNT + lane */
     struct sc_wait_doorbell *bells; /* the same */
     struct sc_card *cards; /* by rank */
+    struct sc_verdict_slot *slots; /* by rank */
+    _Atomic uint32_t *winner; /* whose slot counts: its rank plus 1; 0: there is no verdict yet */
     void *rings;
+};
+
+/* ---- lines.c, sentence.c, judge.c ---- */
+
+enum { SC_LINES_ANSWER = 1 }; /* flavour of a heartbeat that answers to a fault */
+
+enum sc_view_mark { SC_VIEW_PLAIN, SC_VIEW_LATE, SC_VIEW_WAITS, SC_VIEW_SILENT, SC_VIEW_LOST };
+
+/* A copy of what is known of one rank. */
+struct sc_view {
+    struct sc_wire_lines lines;
+    uint32_t state; /* enum sc_peer_state */
+    bool has_word;
+    uint8_t mark; /* enum sc_view_mark; while a sentence is written */
+    int32_t before; /* mismatch.c: the rank that waits for this one */
+};
+
+struct sc_judge {
+    struct sc_lock lock; /* guards views, and this rank's slot */
+    struct sc_view *views; /* by rank */
+    _Atomic int64_t since; /* when the suspicion came; 0: none. Release */
+    _Atomic bool is_loss; /* a second loss may follow at once. Relaxed, before `since` */
+    bool has_asked; /* monitor, between hosts: the others have been told of the suspicion */
+    int64_t tick_at; /* monitor: when own waits are looked at next */
+    /* monitor: a mismatch that was seen at the last tick; believed at the second */
+    uint64_t seen_begun;
+    int seen_rank;
+    /* monitor: beats seen on the cards, by rank, and when they changed; NULL: not watched */
+    struct sc_pulse {
+        uint64_t beats;
+        int64_t at;
+    } * pulses;
 };
 
 /* ---- One epoch ---- */
@@ -152,6 +202,10 @@ struct sc_epoch {
     struct sc_wait_policy inner[SPARK_COMM_LANE_COUNT];
 
     uint64_t commands_sent; /* command lane: bytes, headers included, of this rank's commands */
+    _Atomic int32_t hub; /* who judges: the lowest live rank. Monitor writes, relaxed */
+    int link_end; /* monitor: no rank from here on has a link or a pidfd */
+    _Atomic bool has_said_goodbye; /* close has begun. Release */
+    struct sc_judge judge;
     _Atomic uint32_t left_count; /* peers in state LEFT; release */
     _Atomic int32_t lost_count; /* for health; relaxed */
     _Atomic int32_t lost_rank; /* lowest; relaxed */
@@ -263,8 +317,20 @@ static inline bool sc_is_hub(const struct sc_world *world) {
     return world->rank == SC_HUB;
 }
 
+/* Does this rank judge, in the hub's place or as the hub? */
+static inline bool sc_is_head(const struct sc_world *world) {
+    return atomic_load_explicit(&world->epoch->hub, memory_order_relaxed) == world->rank;
+}
+
 static inline uint32_t sc_peer_state(const struct sc_epoch *epoch, int rank) {
     return atomic_load_explicit(&epoch->peers[rank].state, memory_order_acquire);
+}
+
+/* Do the ranks share the state that a verdict is made from? Not while an epoch is agreed, nor after
+ * an attempt that failed. */
+static inline bool sc_is_settled(const struct sc_world *world) {
+    return world->size > 1 && world->epoch != NULL && world->monitor.phase == SC_PHASE_RUNNING &&
+           atomic_load_explicit(&world->epoch->ready, memory_order_acquire);
 }
 
 /* A header of this rank's own, in the present epoch. */
@@ -359,6 +425,8 @@ spark_comm_status sc_monitor_step(struct sc_world *world, int64_t until, struct 
 /* One record from `rank`'s link. */
 void sc_monitor_take(struct sc_world *world, int rank, const struct sc_wire_header *header,
                      const uint8_t *payload);
+/* Sends this rank's status lines. Any thread. */
+void sc_monitor_tell_lines(struct sc_world *world, int rank, int flavour);
 /* Makes the monitor look around. Any thread. */
 void sc_monitor_poke(struct sc_world *world);
 
@@ -386,23 +454,107 @@ bool sc_share_admit(struct sc_world *world, int fd, const uint8_t *ticket);
 /* All: decides alike whether this is one host and how to wait; opens rings, lines and doorbells. */
 spark_comm_status sc_share_vote(struct sc_world *world, int64_t deadline, struct sc_error *error);
 
-/* ---- commands.c ---- */
+/* ---- command_lane.c ---- */
 
-void sc_commands_take(struct sc_world *world, int rank, const struct sc_wire_header *header,
-                      const uint8_t *payload);
-void sc_commands_take_credit(struct sc_world *world, const struct sc_wire_header *header);
+void sc_command_lane_take(struct sc_world *world, int rank, const struct sc_wire_header *header,
+                          const uint8_t *payload);
+void sc_command_lane_credit(struct sc_world *world, const struct sc_wire_header *header);
+
+/* ---- lines.c ---- */
+
+static inline int sc_lines_kind(uint64_t descriptor) {
+    return (int)(descriptor & 0xff);
+}
+static inline int sc_lines_peer(uint64_t descriptor) {
+    return (int)(int32_t)(uint32_t)(descriptor >> 32);
+}
+static inline struct sc_world_line *sc_lines_of(const struct sc_epoch *epoch, int rank, int lane) {
+    return &epoch->lines[rank * SPARK_COMM_LANE_COUNT + lane];
+}
+/* Point to point, which takes no number of the lane. */
+bool sc_lines_is_message(int kind);
+/* What collective `number` was; false when that is not known any more, or not yet. */
+bool sc_lines_past(const struct sc_world_line *line, uint64_t number, uint64_t *descriptor,
+                   uint64_t *bytes);
+/* Monitor, or with the judge's lock on one host. */
+void sc_lines_view(const struct sc_world *world, int rank, struct sc_view *view);
+/* A heartbeat. Monitor. */
+void sc_lines_take(struct sc_world *world, int rank, const struct sc_wire_header *header,
+                   const uint8_t *payload);
+
+/* ---- sentence.c ---- */
+
+/* Puts the verdict's words into `cause`, where the lines say more than it does, and the operation
+ * concerned. */
+void sc_sentence_write(struct sc_world *world, struct sc_view *views, struct sc_error *cause);
+struct sc_sentence_side {
+    int rank;
+    uint64_t descriptor, number, bytes;
+    bool is_past; /* it has left that call */
+};
+void sc_sentence_differ(struct sc_error *error, const struct sc_sentence_side *one,
+                        const struct sc_sentence_side *other);
+
+/* ---- judge.c ---- */
+
+/* A suspicion became this rank's cause. Any thread. */
+void sc_judge_begin(struct sc_world *world, const struct sc_error *cause);
+/* What is due; returns when to come back. Monitor. */
+int64_t sc_judge_step(struct sc_world *world, int64_t now);
+/* Makes the sentence final now, on this rank alone if it has to be. Any thread. */
+void sc_judge_decide(struct sc_world *world);
+
+/* ---- heir.c ---- */
+
+/* Between hosts: the hub's place is taken by the lowest live rank. After a rank was lost or has left.
+ * Monitor. */
+void sc_heir_follow(struct sc_world *world);
+/* The head gives no answer. Monitor. */
+void sc_heir_doubt(struct sc_world *world);
+/* A caller whose first record is KIN (SC_WIRE_KIN_BYTES). True: it is a member, and its socket is now
+ * that member's link. Monitor. */
+bool sc_heir_admit(struct sc_world *world, int fd, const uint8_t *in);
+
+/* ---- mismatch.c ---- */
+
+/* Is an own wait one that can never end, since the ranks' calls differ? Then it is a fault. At each
+ * tick. Says whether a call of the data lane runs. Monitor. */
+bool sc_mismatch_check(struct sc_world *world);
+/* Gives a MISMATCH that a backend found the words of both sides, as far as the lines have them. */
+void sc_mismatch_describe(struct sc_world *world, struct sc_view *views, struct sc_error *cause);
+
+/* ---- watch.c ---- */
+
+/* One host, monitor: the ranks among themselves, without the hub. Opens pidfds once the hub has
+ * gone, and at each tick looks at cards and pulses. */
+void sc_watch_begin(struct sc_world *world);
+void sc_watch_tick(struct sc_world *world, int64_t now);
+/* Marks as lost whoever has ended without a goodbye. */
+void sc_watch_find_dead(struct sc_world *world);
 
 /* ---- verdict.c ---- */
 
 void sc_verdict_init(struct sc_verdict *verdict);
-/* The hub's sentence: becomes the cause unless this rank's own has already been told to a caller. */
-void sc_verdict_adopt(struct sc_world *world, const struct sc_error *cause);
+/* The one sentence: becomes the cause, is told to all that have a link but `from`, unless there is
+ * one already. */
+void sc_verdict_adopt(struct sc_world *world, const struct sc_error *cause, int from);
 /* Sends `cause` to `rank`: a VERDICT from the hub, a FAULT from others. */
 void sc_verdict_tell(struct sc_world *world, int rank, const struct sc_error *cause);
+/* The same as VERDICT, FAULT or SUSPECT. */
+void sc_verdict_send(struct sc_world *world, int rank, enum sc_wire_kind kind,
+                     const struct sc_error *cause);
 /* Tells `rank` the cause, if there is one, so that no goodbye overtakes it. */
 void sc_verdict_repeat(struct sc_world *world, int rank);
+/* Tells every rank with an open link, but `except`. */
+void sc_verdict_spread(struct sc_world *world, enum sc_wire_kind kind, const struct sc_error *cause,
+                       int except);
+enum sc_cause_state sc_verdict_state(const struct sc_world *world);
+/* The cause as it stands in the present epoch or attempt; false: none. */
+bool sc_verdict_peek(struct sc_world *world, struct sc_error *cause);
 /* A rank is lost for this reason. Monitor. */
 void sc_verdict_lose(struct sc_world *world, int rank, const char *how);
+/* The failure of a call that needs `rank`, which has closed; or the cause, if there is one. */
+spark_comm_status sc_verdict_closed(struct sc_world *world, int rank, struct sc_error *error);
 /* For a wait that poison has ended: gives the cause, status and words. */
 spark_comm_status sc_verdict_end(struct sc_world *world, struct sc_error *error);
 /* Reconnect: puts the cause aside, so that the attempt can have one of its own; false: this rank is
@@ -418,11 +570,17 @@ void sc_verdict_wake(struct sc_world *world);
 
 /* Says goodbye and waits for the farewells, at most close_timeout_ms. */
 void sc_goodbye_say(struct sc_world *world);
+/* One host: where ranks find it that cannot be told. */
+void sc_goodbye_leave_card(struct sc_world *world);
+/* To one rank. Any thread. */
+void sc_goodbye_tell(struct sc_world *world, int rank);
 void sc_goodbye_take(struct sc_world *world, int rank, const struct sc_wire_header *header,
                      const uint8_t *payload);
 void sc_goodbye_take_farewell(struct sc_world *world, int rank);
 /* Does an operation of this rank wait for one that has left? Then it is a fault. Monitor. */
 void sc_goodbye_check(struct sc_world *world);
+/* One host: goodbyes that nobody has passed on. Monitor. */
+void sc_goodbye_read_cards(struct sc_world *world);
 /* The rank that has left without number `number` of the lane; -1: none. */
 int sc_goodbye_missing(const struct sc_epoch *epoch, int lane, uint64_t number);
 /* The same for all-gathers. */

@@ -34,6 +34,10 @@ expect_no_line out 'very-secret' "the token in the JSON"
 run_program run -n 2 -- "$program" doctor
 expect_code 0 "under run"
 expect_line out '^\[1\]   rank +1 +RANK' "under run: the rank's own place"
+if (ulimit -l 64) 2>/dev/null; then
+    run_program run -n 1 -- bash -c "ulimit -l 64; exec '$program' doctor"
+    expect_line out '^\[0\]   locked bytes +65536, can be raised to 65536$' "under run, a limit of its own"
+fi
 
 if command -v python3 >/dev/null; then
     for arguments in "" "--backend no_such_backend"; do

@@ -54,4 +54,29 @@ run_program run -n 2 --restart 1 -- bash "$folder/flaky"
 expect_code 4 "--restart 1, a rank that fails twice"
 [ "$(cat "$folder/flaky.count")" = 2 ] || fail "--restart 1: started $(cat "$folder/flaky.count") times"
 
+# K counts the restarts of all ranks together. A rank that starts again finds what it found before.
+cat >"$folder/once" <<'END'
+env | grep -E '^(RANK|WORLD_SIZE|LOCAL_|MASTER_|SPARK_COMM_)' | sort >"$0.env.$RANK.$(ls "$0".env."$RANK".* 2>/dev/null | wc -l)"
+[ -e "$0.env.$RANK.1" ] || exit 6
+END
+run_program run -n 2 --restart 2 -- bash "$folder/once"
+expect_code 0 "--restart 2, two ranks that fail once each"
+for rank in 0 1; do
+    grep -q '^SPARK_COMM_JOB_TOKEN=................' "$folder/once.env.$rank.0" || fail "rank $rank had no token"
+    cmp -s "$folder/once.env.$rank.0" "$folder/once.env.$rank.1" ||
+        fail "rank $rank started again with another environment: $(diff "$folder/once.env.$rank".*)"
+done
+rm "$folder"/once.env.*
+run_program run -n 2 --restart 1 -- bash "$folder/once"
+expect_code 6 "--restart 1, two ranks that fail once each"
+
+# The others of a rank that is killed and starts again are left alone.
+cat >"$folder/killed" <<'END'
+[ "$RANK" = 1 ] || exec sleep 2
+[ -e "$0.again" ] || { touch "$0.again"; kill -KILL $$; }
+END
+run_program run -n 3 --restart 1 -- bash "$folder/killed"
+expect_code 0 "--restart 1, a rank that is killed"
+expect_line err 'rank 1 .* killed by signal 9 \(.*\); starting it again \(1 of 1\)' "a rank that is killed"
+
 finish

@@ -72,6 +72,23 @@ noted=$(cat "$folder/pid.0" "$folder/pid.1")
 expect_all_gone "launcher and helper killed"
 forget_pids
 
+# The memory that ranks share has no name that could outlive them.
+"$program" run -n 2 -- bash -c 'echo $$ >'"$folder"'/pid.$RANK; exec "$0" perf --op all_reduce -b 8 -e 8 --iters 100000000' \
+    "$program" >/dev/null 2>"$folder/err" </dev/null &
+launcher=$!
+started+=("$launcher")
+helper=
+shares_memory() { has_files 'pid.*' 2 && for pid in $(cat "$folder"/pid.*); do grep -q '/memfd:' "/proc/$pid/maps" 2>/dev/null || return 1; done; }
+wait_until 20 shares_memory || fail "the ranks' shared memory: they did not start: $(cat "$folder/err")"
+noted=$(cat "$folder"/pid.*)
+for pid in $noted; do
+    grep '/dev/shm/' "/proc/$pid/maps" && fail "the ranks' shared memory: process $pid maps a named file"
+done
+kill -KILL "$launcher"
+expect_all_gone "the ranks' shared memory"
+wait "$launcher" 2>/dev/null
+forget_pids
+
 # Ranks that end well and leave things behind.
 run_program run -n 2 -- bash -c 'sleep 300 & echo $! >'"$folder"'/pid.$RANK.a
     setsid sleep 300 & echo $! >'"$folder"'/pid.$RANK.b'

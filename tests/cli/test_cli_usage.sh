@@ -51,8 +51,12 @@ expect_line err "needs gnuplot" "perf --plot without gnuplot"
 refuse "'extra' is no option" doctor extra
 refuse "unrecognized option" doctor --bogus
 
+refuse "which files or folders" trace
+refuse "number from 0" trace --rows -1 x
+refuse "unrecognized option" trace --bogus x
+
 for arguments in --help -h help --version -V "run --help" "run -h" "perf --help" "perf -h" \
-    "doctor --help" "run --version"; do
+    "doctor --help" "trace --help" "trace -h" "run --version"; do
     # shellcheck disable=SC2086 # words on purpose
     run_program $arguments
     expect_code 0 "spark-comm $arguments"

@@ -30,3 +30,12 @@ sc_add_test(test_reconnect_lost
 sc_add_test(test_world_reconnect
     SOURCES test_world_reconnect.c
     LINK_OPTIONS LINKER:--wrap=sc_thread_host_id)
+
+sc_add_test(test_world_verdict
+    SOURCES test_world_verdict.c
+    LINK_OPTIONS LINKER:--wrap=sc_thread_host_id)
+
+# Loops that a soak makes longer.
+sc_add_test(test_verdict SOURCES test_verdict.c TIMEOUT 400)
+sc_add_test(test_last_barrier SOURCES test_last_barrier.c TIMEOUT 300)
+sc_add_test(test_mismatch SOURCES test_mismatch.c TIMEOUT 300)

@@ -205,7 +205,9 @@ static inline spark_comm_status world_barrier(struct world_rank *rank, uint64_t 
 static inline void world_enter(struct world_rank *rank, int lane, int kind, int peer,
                                uint64_t number) {
     struct sc_world_line *line = sc_world_own_line(rank->world, lane);
-    atomic_store_explicit(&line->descriptor, sc_world_describe(kind, 0, 0, peer),
+    uint64_t descriptor = sc_world_describe(kind, 0, 0, peer);
+    atomic_store_explicit(&line->descriptor, descriptor, memory_order_relaxed);
+    atomic_store_explicit(&line->past[number % SC_WORLD_PAST].descriptor, descriptor,
                           memory_order_relaxed);
     atomic_store_explicit(&line->submit_ticks, sc_ticks_now(), memory_order_relaxed);
     atomic_store_explicit(&line->submitted, number, memory_order_release);

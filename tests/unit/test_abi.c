@@ -104,7 +104,8 @@ AT(spark_comm_call, number, 24);
 AT(spark_comm_call, epoch, 32);
 AT(spark_comm_call, digest, 36);
 AT(spark_comm_call, deadline_ns, 40);
-SIZE(spark_comm_call, 48);
+AT(spark_comm_call, entered, 48);
+SIZE(spark_comm_call, 56);
 
 AT(spark_comm_host, abi_version, 8);
 AT(spark_comm_host, rank, 12);
@@ -166,6 +167,7 @@ VALUE(SPARK_COMM_OP_SET_ADD_KERNEL, 17);
 VALUE(SPARK_COMM_OP_CLOSE, 20);
 VALUE(SPARK_COMM_FLAG_EVENT_ORDERED, 1u);
 VALUE(SPARK_COMM_TRAIT_CANONICAL, 8u);
+VALUE(SPARK_COMM_TRAIT_LATE_ENTRY, 16u);
 VALUE(SPARK_COMM_STATE_CLOSED, 3);
 VALUE(SPARK_COMM_ACTIVITY_STUCK, 3);
 VALUE(SPARK_COMM_LOG_DEBUG, 4);

@@ -329,6 +329,7 @@ static void test_names_and_sizes(void **state) {
     const size_t sizes[] = {0, 2, 2, 4, 8, 1, 1, 4, 8};
     for (int dtype = 1; dtype < SC_DTYPE_COUNT; dtype++) {
         assert_int_equal(sc_dtype_size(dtype), sizes[dtype]);
+        assert_int_equal((size_t)1 << sc_dtype_shift(dtype), sizes[dtype]);
         assert_int_equal(sc_dtype_parse(sc_dtype_name(dtype)), dtype);
     }
     assert_int_equal(sc_dtype_size(0), 0);

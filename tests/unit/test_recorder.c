@@ -110,7 +110,7 @@ static void the_file_outlives_its_owner(void **state) {
     snprintf(path, sizeof path, "%s/spark_comm.3.%ld.0.trace", folder, (long)child);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
-    static unsigned char bytes[SC_RECORDER_HEADER_BYTES + 2 * 64 * 64];
+    static _Alignas(64) unsigned char bytes[SC_RECORDER_HEADER_BYTES + 2 * 64 * 64];
     assert_int_equal(fread(bytes, 1, sizeof bytes, file), sizeof bytes);
     fclose(file);
     const struct sc_recorder_header *header = (const void *)bytes;
@@ -122,6 +122,50 @@ static void the_file_outlives_its_owner(void **state) {
     assert_int_equal(header->heads[SPARK_COMM_LANE_COMMAND], 5);
     assert_int_equal(records[4].number, 5);
     assert_int_equal(records[4].sequence, 2 * 4 + 2);
+    unlink(path);
+    rmdir(folder);
+}
+
+static void *mark_often(void *arg) {
+    for (int i = 0; i < 20000; i++)
+        sc_recorder_mark(arg);
+    return NULL;
+}
+
+/* Both points lie on the line of this process's clocks, however many threads take the second. */
+static void clock_points_fit_together(void **state) {
+    (void)state;
+    char folder[] = "/tmp/spark_comm-recorder-XXXXXX", path[600];
+    assert_non_null(mkdtemp(folder));
+    struct sc_settings settings = settings_for(folder, 64);
+    struct sc_recorder recorder;
+    pthread_t threads[2];
+    sc_ticks_start();
+    assert_int_equal(sc_recorder_open(&recorder, &settings, "shm", NULL), SPARK_COMM_OK);
+    struct sc_recorder_header *header = recorder.header;
+    assert_int_equal(header->ticks_last, 0);
+    for (uint64_t number = 1; header->ticks_last == 0; number++) {
+        struct sc_recorder_record *record =
+            sc_recorder_begin(&recorder, SPARK_COMM_LANE_DATA, number, 0, 0, 0, sc_ticks_now());
+        sc_recorder_end(record, 0, false, 1, sc_ticks_now());
+    }
+    assert_true(header->ticks_last - header->ticks_first >= 1 << 20);
+    assert_true(recorder.mark_at > header->ticks_last);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, mark_often, &recorder), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    /* Each point against the base layer's own conversion; 1 ms for a thread that was moved away
+     * between two clocks. */
+    int64_t first = sc_ticks_to_ns(header->ticks_first) - (int64_t)header->monotonic_first;
+    int64_t last = sc_ticks_to_ns(header->ticks_last) - (int64_t)header->monotonic_last;
+    assert_true(first > -1000000 && first < 1000000);
+    assert_true(last > -1000000 && last < 1000000);
+    int64_t step = (int64_t)(header->realtime_last - header->realtime_first) -
+                   (int64_t)(header->monotonic_last - header->monotonic_first);
+    assert_true(step > -1000000 && step < 1000000);
+    sc_recorder_close(&recorder);
+    snprintf(path, sizeof path, "%s/spark_comm.3.%ld.0.trace", folder, (long)getpid());
     unlink(path);
     rmdir(folder);
 }
@@ -207,8 +251,11 @@ static void json_lines_say_what_happened(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(last_records_are_read),        cmocka_unit_test(no_torn_record_is_shown),
-        cmocka_unit_test(the_file_outlives_its_owner),  cmocka_unit_test(two_of_one_process_do_not_meet),
+        cmocka_unit_test(last_records_are_read),
+        cmocka_unit_test(no_torn_record_is_shown),
+        cmocka_unit_test(the_file_outlives_its_owner),
+        cmocka_unit_test(two_of_one_process_do_not_meet),
+        cmocka_unit_test(clock_points_fit_together),
         cmocka_unit_test(a_missing_folder_is_named),
         cmocka_unit_test(json_lines_say_what_happened),
     };

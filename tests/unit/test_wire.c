@@ -173,16 +173,18 @@ static void test_header_sizes(void **state) {
         {SC_WIRE_GIVE_UP, {0, 0, 0}, {1, 8, UINT32_MAX}},
         {SC_WIRE_FAULT, {544, 544, 544}, {0, 543, 545}},
         {SC_WIRE_VERDICT, {544, 544, 544}, {0, 543, 545}},
-        {SC_WIRE_HEARTBEAT, {80, 80, 80}, {0, 79, 81}},
+        {SC_WIRE_HEARTBEAT, {152, 152, 152}, {0, 80, 153}},
         {SC_WIRE_GATHER, {0, 1, 65536}, {65537, 1u << 31, UINT32_MAX}},
         {SC_WIRE_GATHERED, {0, 1, 65536}, {65537, 1u << 31, UINT32_MAX}},
         {SC_WIRE_COMMAND, {0, 1, 65536}, {65537, 1u << 31, UINT32_MAX}},
         {SC_WIRE_CREDIT, {0, 0, 0}, {1, 8, UINT32_MAX}},
-        {SC_WIRE_GOODBYE, {80, 80, 80}, {0, 79, 81}},
+        {SC_WIRE_GOODBYE, {152, 152, 152}, {0, 80, 153}},
         {SC_WIRE_FAREWELL, {0, 0, 0}, {1, 8, UINT32_MAX}},
         {SC_WIRE_READY, {544, 544, 544}, {0, 543, 545}},
         {SC_WIRE_COMMIT, {0, 0, 0}, {1, 8, UINT32_MAX}},
         {SC_WIRE_FAIL, {544, 544, 544}, {0, 543, 545}},
+        {SC_WIRE_SUSPECT, {544, 544, 544}, {0, 543, 545}},
+        {SC_WIRE_KIN, {32, 32, 32}, {0, 31, 33}},
     };
     (void)state;
 
@@ -278,7 +280,9 @@ static void test_welcome_lines_ticket(void **state) {
                                       .stamp = UINT64_MAX - 5,
                                       .limit_ms = SPARK_COMM_FOREVER},
                            welcome_out;
-    struct sc_wire_lines lines = {{1, 2}, {3, 4}, {5, 6}, {7, 8}, 9}, lines_out;
+    struct sc_wire_lines lines_out;
+    struct sc_wire_lines lines = {{1, 2},   {3, 4},   {5, 6},   {7, 8},   {9, 10},
+                                  {11, 12}, {13, 14}, {15, 16}, {17, 18}, 19};
     struct sc_wire_ticket ticket = {.rank = 3, .number = 4, .bytes = 5}, ticket_out;
     uint8_t record[256];
     (void)state;

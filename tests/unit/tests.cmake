@@ -9,3 +9,13 @@ sc_add_test(test_world_many
     LINK_OPTIONS LINKER:--wrap=sc_thread_host_id
     TIMEOUT 120
     SERIAL)
+# The reader of the program spark-comm trace, held against the recorder that writes its files.
+if(TARGET spark-comm)
+    file(GLOB trace_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/cli/trace_*.c")
+    sc_add_test(test_trace_files
+        SOURCES test_trace_files.c ${trace_sources} "${PROJECT_SOURCE_DIR}/cli/perf_values.c"
+        LIBRARIES spark_comm_internal PkgConfig::JANSSON)
+    target_include_directories(test_trace_files PRIVATE "${PROJECT_SOURCE_DIR}/cli")
+else()
+    list(FILTER tests EXCLUDE REGEX "/test_trace_files[.]c$")
+endif()

@@ -6,12 +6,14 @@
 #include "backends/shm/state.h"
 
 /* slots.c: what one rank writes fits into a slot */
-spark_comm_status sc_slots_all_reduce(struct sc_shm *shm, const spark_comm_call *call,
-                                      sc_dtype_reduce_fn reduce);
+spark_comm_status sc_slots_all_reduce(struct sc_shm *shm, const spark_comm_call *call);
 spark_comm_status sc_slots_reduce_scatter(struct sc_shm *shm, const spark_comm_call *call,
                                           sc_dtype_reduce_fn reduce);
 spark_comm_status sc_slots_all_gather(struct sc_shm *shm, const spark_comm_call *call);
 spark_comm_status sc_slots_barrier(struct sc_shm *shm, const spark_comm_call *call);
+
+/* swap.c: two ranks, any size */
+spark_comm_status sc_swap_all_reduce(struct sc_shm *shm, const spark_comm_call *call);
 
 /* chunks.c: any size */
 spark_comm_status sc_chunks_all_reduce(struct sc_shm *shm, const spark_comm_call *call,

@@ -44,7 +44,7 @@ static size_t step_length(const struct pipeline *line, size_t step) {
 static void reduce_piece(const struct pipeline *line, void *to, const void *const *sources,
                          size_t bytes) {
     line->reduce(to, sources, (size_t)line->shm->size,
-                 bytes / sc_dtype_size(line->call->ops->dtype));
+                 bytes >> sc_dtype_shift(line->call->ops->dtype));
 }
 
 /* Stores a flag of this rank's for `step`; `offset` is that of the flag in a mailbox's chunk 0. */
@@ -183,6 +183,7 @@ static spark_comm_status run(struct sc_shm *shm, const spark_comm_call *call,
     spark_comm_status st = SPARK_COMM_OK;
     shm->mail.next_chunk += (uint32_t)steps;
     if (steps > 0) publish(&line, 0);
+    sc_state_entered(call);
     for (size_t step = 0; step < steps && st == SPARK_COMM_OK; step++) {
         if (step + 1 < steps) publish(&line, step + 1);
         st = take(&line, step);

@@ -37,8 +37,9 @@ static size_t pair_bytes(int ranks) {
     return bytes < SC_MAILBOX_PAIR_MOST ? bytes : SC_MAILBOX_PAIR_MOST;
 }
 
-static void set_numbers(struct sc_mailbox_set *mail, int ranks, uint32_t first) {
-    mail->next_slot = mail->next_chunk = first;
+static void set_numbers(struct sc_mailbox_set *mail, int self, int ranks, uint32_t first) {
+    mail->next_slot = mail->next_chunk = mail->next_swap = first;
+    mail->swap_held = self;
     for (int rank = 0; rank < ranks; rank++) {
         mail->next_stream[rank] = first;
         mail->taken[rank] = first - 1;
@@ -66,7 +67,7 @@ spark_comm_status sc_mailbox_open(struct sc_shm *shm, int64_t deadline_ns) {
         mail->doorbells[rank] =
             sc_world_doorbell(world, shm->host->members[rank], SPARK_COMM_LANE_DATA);
     }
-    set_numbers(mail, shm->size, 1);
+    set_numbers(mail, shm->rank, shm->size, 1);
     return SPARK_COMM_OK;
 }
 
@@ -90,7 +91,8 @@ static uint32_t before(uint32_t first, uint32_t place, uint32_t places) {
 /* Relaxed stores: the caller's barrier orders them. */
 void sc_mailbox_preset(struct sc_shm *shm, uint32_t first) {
     struct sc_mailbox *own = shm->mail.of[shm->rank];
-    set_numbers(&shm->mail, shm->size, first);
+    set_numbers(&shm->mail, shm->rank, shm->size, first);
+    atomic_store_explicit(&own->swap.flag, first - 1, memory_order_relaxed);
     for (uint32_t i = 0; i < SC_MAILBOX_SLOTS; i++)
         atomic_store_explicit(&own->slot[i].flag, before(first, i, SC_MAILBOX_SLOTS),
                               memory_order_relaxed);

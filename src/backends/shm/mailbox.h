@@ -8,7 +8,7 @@
  * number of the message). Who acquires it has the data, and knows whether the writer made the same
  * call.
  *
- * Four kinds of channels live here, each with numbers of its own that grow by one and wrap at 2^32.
+ * Five kinds of channels live here, each with numbers of its own that grow by one and wrap at 2^32.
  * Number s has the place s modulo the number of places, a power of two, so that the order of places
  * goes on over the wrap.
  *
@@ -22,6 +22,8 @@
  *            `stream_taken` of every reader says that s - 8 was read.
  *   pairs    messages, one channel per ordered pair (pairs.c). 4 places. The sender stores s only
  *            after `pair_taken` of the reader says that s - 4 was read.
+ *   swap     all-reduce between two ranks (swap.c), the exception to the rule of one writer: a slot in
+ *            each mailbox, and both ranks write both in turn. swap.c says why that is safe.
  *
  * Why no flag of an old lap can match: every word of a place is stored in every lap, in order (also
  * where nobody needs it). So a reader that waits for number s finds s there, or the number of one
@@ -53,6 +55,7 @@
 #define SC_MAILBOX_TINY_BYTES 56 /* what fits into one line beside the flag */
 #define SC_MAILBOX_SLOTS 2
 #define SC_MAILBOX_SLOT_BYTES (16u << 10)
+#define SC_MAILBOX_SWAP_BYTES (64u << 10)
 #define SC_MAILBOX_CHUNKS 4
 #define SC_MAILBOX_CHUNK_BYTES (128u << 10)
 #define SC_MAILBOX_STREAM_PLACES 8
@@ -66,6 +69,11 @@ struct sc_mailbox_slot {
     _Alignas(64) _Atomic uint64_t flag;
     unsigned char tiny[SC_MAILBOX_TINY_BYTES]; /* data of up to 56 bytes, in the line of its flag */
     unsigned char data[SC_MAILBOX_SLOT_BYTES]; /* larger data */
+};
+
+struct sc_mailbox_swap {
+    _Alignas(4096) _Atomic uint64_t flag;
+    _Alignas(64) unsigned char data[SC_MAILBOX_SWAP_BYTES];
 };
 
 struct sc_mailbox_chunk {
@@ -98,6 +106,7 @@ struct sc_mailbox {
     struct sc_mailbox_line left; /* 1: peers have gone on to another epoch; stored by them */
     _Alignas(4096) unsigned char chunk_data[SC_MAILBOX_CHUNKS][SC_MAILBOX_CHUNK_BYTES];
     unsigned char stream_data[SC_MAILBOX_STREAM_PLACES][SC_MAILBOX_STREAM_BYTES];
+    struct sc_mailbox_swap swap;
     unsigned char pair_data[]; /* [peer][place][pair_bytes]; a rank is no peer of its own */
 };
 
@@ -114,7 +123,8 @@ _Static_assert(offsetof(struct sc_mailbox, stream_taken) == 0 &&
                    offsetof(struct sc_mailbox, pair) == 8192 + 1024 &&
                    offsetof(struct sc_mailbox, slot) == 8192 + 1024 + 16384 &&
                    offsetof(struct sc_mailbox, left) == 58496 &&
-                   offsetof(struct sc_mailbox, chunk_data) == 61440,
+                   offsetof(struct sc_mailbox, chunk_data) == 61440 &&
+                   offsetof(struct sc_mailbox, swap) == 61440 + (512u << 10) + (512u << 10),
                "the layout is the same in every build");
 _Static_assert(sizeof(struct sc_mailbox) + SC_MAILBOX_PAIR_AREA <= SC_MAILBOX_MAX_BYTES,
                "a mailbox has at most 4 MiB");
@@ -139,6 +149,8 @@ struct sc_mailbox_set {
     struct sc_wait_doorbell *doorbells[SC_MAILBOX_MAX_RANKS];
     size_t pair_bytes; /* of one place of a pair */
     uint32_t next_slot; /* number of the next exchange */
+    uint32_t next_swap; /* number of the next swap step */
+    int swap_held; /* the swap slot that this rank writes next: whose mailbox it is in */
     uint32_t next_chunk; /* number of the next step */
     uint32_t next_stream[SC_MAILBOX_MAX_RANKS]; /* by root: number of its next chunk */
     uint32_t taken[SC_MAILBOX_MAX_RANKS]; /* by reader: how far it was in this rank's stream at the

@@ -15,6 +15,7 @@
 
 #include "backends/shm/channels.h"
 #include "backends/shm/flags.h"
+#include "base/deadline.h"
 
 /* One direction with one peer, while a group runs. */
 struct channel {
@@ -174,6 +175,22 @@ static spark_comm_status group_failed(const struct group *group, spark_comm_stat
     return sc_flags_fail(group->shm, call, &call->ops[post], st, missing, SC_FLAGS_GO_ON);
 }
 
+static spark_comm_status await_move(struct group *group) {
+    struct sc_shm *shm = group->shm;
+    /* For the ranks that ask who waits for whom. Relaxed: the wait's stamp is released after it. */
+    atomic_store_explicit(&sc_world_own_line(sc_host_world(shm->host), SPARK_COMM_LANE_DATA)->peers,
+                          group->sending | group->receiving, memory_order_relaxed);
+    return sc_wait_until(shm->policy, group_ready, group, group->call->deadline_ns);
+}
+
+static spark_comm_status check_limits(const struct group *group) {
+    if ((group->sending | group->receiving) == 0) return SPARK_COMM_OK;
+    /* Acquire: partner of the release of whoever poisons. */
+    if (atomic_load_explicit(group->shm->policy->poison, memory_order_acquire) != 0)
+        return SPARK_COMM_ABORTED;
+    return sc_deadline_passed(group->call->deadline_ns) ? SPARK_COMM_OP_TIMEOUT : SPARK_COMM_OK;
+}
+
 /* Sends to oneself meet the receives from oneself in the order of posting. Checked before anything
  * moves; the copying is done when `copy` is set. */
 static spark_comm_status to_oneself(struct sc_shm *shm, const spark_comm_call *call, bool copy) {
@@ -213,11 +230,37 @@ static void begin(struct group *group) {
     }
 }
 
+/* A message of one fragment, alone and to another rank, that goes at once or nearly so. False: nothing
+ * has moved, and the general way goes on. */
+static bool move_one(struct sc_shm *shm, const spark_comm_call *call, spark_comm_status *st) {
+    const spark_comm_op *op = call->ops;
+    size_t offset = 0;
+    if (op->peer == shm->rank || fragment_length(shm, op, 0) != op->bytes) return false;
+    if (op->kind == SPARK_COMM_OP_SEND_TO) {
+        if (!has_room(shm, op->peer)) return false;
+        send_fragment(shm, op, &offset);
+        sc_state_entered(call);
+        return true;
+    }
+    if (!has_fragment(shm, op->peer)) {
+        sc_state_entered(call);
+        for (uint32_t look = 0; !has_fragment(shm, op->peer); look++) {
+            if (look >= shm->brisk_looks) return false;
+            sc_wait_pause();
+        }
+    }
+    *st = receive_fragment(shm, op, &offset);
+    return true;
+}
+
 spark_comm_status sc_pairs_point_to_point(struct sc_shm *shm, const spark_comm_call *call) {
     struct group group;
+    spark_comm_status st = SPARK_COMM_OK;
+    if (call->op_count == 1 && call->ops->bytes > 0 && move_one(shm, call, &st)) return st;
+    sc_state_entered(call);
     group.shm = shm;
     group.call = call;
-    spark_comm_status st = to_oneself(shm, call, false);
+    st = to_oneself(shm, call, false);
     if (st != SPARK_COMM_OK) return st;
     to_oneself(shm, call, true);
     begin(&group);
@@ -228,8 +271,9 @@ spark_comm_status sc_pairs_point_to_point(struct sc_shm *shm, const spark_comm_c
         for (uint64_t set = group.receiving; set != 0 && st == SPARK_COMM_OK; set &= set - 1)
             st = receive_some(&group, __builtin_ctzll(set), &moved);
         if (st != SPARK_COMM_OK) return st;
-        if (moved) continue;
-        st = sc_wait_until(shm->policy, group_ready, &group, call->deadline_ns);
+        /* A peer that keeps messages coming is no reason to pass the deadline, or poison. */
+        if (moved) st = check_limits(&group);
+        if (!moved) st = await_move(&group);
         if (st != SPARK_COMM_OK) return group_failed(&group, st);
     }
     return st;

@@ -11,6 +11,7 @@ enum sc_path {
     SC_PATH_COPY, /* one rank: the result is the input */
     SC_PATH_TINY, /* slots.c, data and flag in one line */
     SC_PATH_SLOTS, /* slots.c */
+    SC_PATH_SWAP, /* swap.c */
     SC_PATH_ONE_SHOT, /* chunks.c: every rank reduces everything */
     SC_PATH_TWO_SHOT, /* chunks.c: every rank reduces its share, then all gather the shares */
     SC_PATH_CHUNKS, /* chunks.c: data is only moved, or reduced where it belongs */
@@ -44,6 +45,8 @@ static inline enum sc_path sc_paths_of(const struct sc_paths *paths, int operati
 
 /* Bytes of one block that a step of chunks.c carries; a multiple of 64. */
 size_t sc_paths_step_bytes(int operation, int ranks);
+/* Bytes of one step of swap.c, for `bytes` in all. */
+size_t sc_paths_swap_bytes(size_t bytes);
 /* Bytes of one chunk of a broadcast, and of one fragment of a message, of `bytes` in all. */
 size_t sc_paths_stream_bytes(size_t bytes);
 size_t sc_paths_fragment_bytes(size_t bytes, size_t most);

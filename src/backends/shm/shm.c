@@ -14,6 +14,9 @@
 #include "base/alloc.h"
 #include "base/deadline.h"
 
+/* None where ranks share CPUs: there the policy's few pauses are all that is wanted. */
+#define BRISK_LOOKS 64u
+
 /* Shared memory without names is all it takes; tried with one page. What has only run out (memory,
  * descriptors) is no reason not to serve: open says so better. */
 static spark_comm_status probe(void *user, const spark_comm_options *options, char *why,
@@ -73,6 +76,7 @@ static spark_comm_status open_backend(void *user, const spark_comm_host *host, v
     shm->rank = host->rank;
     shm->size = host->member_count;
     shm->policy = sc_world_policy(sc_host_world(host), SPARK_COMM_LANE_DATA);
+    shm->brisk_looks = shm->policy->spins < BRISK_LOOKS ? 0 : BRISK_LOOKS;
     sc_paths_choose(&shm->paths, shm->size);
     st = sc_mailbox_open(shm, deadline);
     if (st != SPARK_COMM_OK) goto fail;
@@ -90,35 +94,25 @@ static spark_comm_status copy_own(const spark_comm_op *op) {
     return SPARK_COMM_OK;
 }
 
-static sc_dtype_reduce_fn reducer_of(const struct sc_shm *shm, const spark_comm_op *op) {
-    sc_dtype_reduce_fn reduce = sc_dtype_reducer(op->dtype, op->redop);
-    if (reduce == NULL)
-        sc_host_fail(shm->host, SPARK_COMM_INVALID_ARGUMENT, -1, 0,
-                     "dtype %d with redop %d is not known", op->dtype, op->redop);
-    return reduce;
-}
-
+/* The api has checked that type and reduction are known, so there is a reducer. */
 static spark_comm_status all_reduce(void *state, const spark_comm_call *call) {
     struct sc_shm *shm = state;
     const spark_comm_op *op = call->ops;
-    sc_dtype_reduce_fn reduce = reducer_of(shm, op);
-    if (reduce == NULL) return SPARK_COMM_INVALID_ARGUMENT;
     if (op->bytes == 0) return SPARK_COMM_OK;
     enum sc_path path = sc_paths_of(&shm->paths, op->kind, op->bytes);
+    if (path == SC_PATH_SWAP) return sc_swap_all_reduce(shm, call);
+    if (path == SC_PATH_TINY || path == SC_PATH_SLOTS) return sc_slots_all_reduce(shm, call);
     if (path == SC_PATH_COPY) return copy_own(op);
-    if (path == SC_PATH_TINY || path == SC_PATH_SLOTS)
-        return sc_slots_all_reduce(shm, call, reduce);
-    return sc_chunks_all_reduce(shm, call, reduce, path);
+    return sc_chunks_all_reduce(shm, call, sc_dtype_reducer_now(op->dtype, op->redop), path);
 }
 
 static spark_comm_status reduce_scatter(void *state, const spark_comm_call *call) {
     struct sc_shm *shm = state;
     const spark_comm_op *op = call->ops;
-    sc_dtype_reduce_fn reduce = reducer_of(shm, op);
-    if (reduce == NULL) return SPARK_COMM_INVALID_ARGUMENT;
     if (op->bytes == 0) return SPARK_COMM_OK;
     enum sc_path path = sc_paths_of(&shm->paths, op->kind, op->bytes);
     if (path == SC_PATH_COPY) return copy_own(op);
+    sc_dtype_reduce_fn reduce = sc_dtype_reducer_now(op->dtype, op->redop);
     if (path == SC_PATH_CHUNKS) return sc_chunks_reduce_scatter(shm, call, reduce);
     return sc_slots_reduce_scatter(shm, call, reduce);
 }
@@ -180,7 +174,7 @@ static size_t describe(void *state, spark_comm_info_row *rows, size_t capacity) 
 const spark_comm_backend sc_shm_backend = {
     .struct_size = sizeof(spark_comm_backend),
     .abi_version = SPARK_COMM_BACKEND_ABI_VERSION,
-    .traits = SPARK_COMM_TRAIT_CANONICAL,
+    .traits = SPARK_COMM_TRAIT_CANONICAL | SPARK_COMM_TRAIT_LATE_ENTRY,
     .name = "shm",
     .memory = SPARK_COMM_MEMORY_HOST,
     .probe = probe,

@@ -19,6 +19,7 @@ struct sc_shm {
     const struct sc_wait_policy *policy;
     int rank; /* among the members, as all ranks here; messages name ranks of the world */
     int size;
+    uint32_t brisk_looks; /* at flags, with a pause between, before the general way to wait */
     struct sc_paths paths;
     struct sc_mailbox_set mail; /* of the present epoch */
     struct sc_symmetric_region *regions;
@@ -30,6 +31,11 @@ struct sc_shm {
 static inline void sc_state_ring_all(const struct sc_shm *shm) {
     for (int peer = 0; peer < shm->size; peer++)
         if (peer != shm->rank) sc_wait_ring(shm->policy, shm->mail.doorbells[peer]);
+}
+
+/* This rank's part is visible to the peers; more than once does no harm. */
+static inline void sc_state_entered(const spark_comm_call *call) {
+    if (call->entered != NULL) call->entered(call);
 }
 
 static inline void *sc_state_pointer(uint64_t address) {

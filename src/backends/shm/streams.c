@@ -87,6 +87,7 @@ spark_comm_status sc_streams_broadcast(struct sc_shm *shm, const spark_comm_call
     unsigned char *to = sc_state_pointer(op->recv);
     size_t piece = sc_paths_stream_bytes(op->bytes);
     spark_comm_status st = SPARK_COMM_OK;
+    sc_state_entered(call);
     for (size_t at = 0; at < op->bytes && st == SPARK_COMM_OK; at += piece) {
         size_t bytes = op->bytes - at < piece ? op->bytes - at : piece;
         uint32_t number = shm->mail.next_stream[op->peer]++;

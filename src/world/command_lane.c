@@ -27,13 +27,6 @@ static uint64_t cost(size_t bytes) {
     return SC_WIRE_HEADER_BYTES + bytes;
 }
 
-static spark_comm_status rank_closed(struct sc_world *world, int rank, struct sc_error *error) {
-    /* It may have closed because of a fault, which was told before its goodbye. */
-    if (atomic_load_explicit(&world->poison, memory_order_acquire) != 0)
-        return sc_verdict_end(world, error);
-    return sc_error_set(error, SPARK_COMM_PEER_LOST, rank, 0, "rank %d closed", rank);
-}
-
 static const char *kind_name(uint32_t kind) {
     return kind == SC_WORLD_RECORD_COMMAND ? "a command" : "a broadcast";
 }
@@ -131,7 +124,7 @@ spark_comm_status sc_world_command_send(struct sc_world *world, int kind, uint64
                             SC_WIRE_MAX_PAYLOAD);
     if (world->size == 1) return SPARK_COMM_OK;
     int missing = sc_goodbye_missing(epoch, SPARK_COMM_LANE_COMMAND, number);
-    if (missing >= 0) return rank_closed(world, missing, error);
+    if (missing >= 0) return sc_verdict_closed(world, missing, error);
     struct sc_wire_header header = sc_header(world, SC_WIRE_COMMAND, bytes);
     header.flavour = (uint16_t)kind;
     header.number = number;
@@ -177,8 +170,8 @@ static void file(struct sc_world *world, const struct sc_wire_header *header,
                  &world->epoch->inner_bells[SPARK_COMM_LANE_COMMAND]);
 }
 
-void sc_commands_take(struct sc_world *world, int rank, const struct sc_wire_header *header,
-                      const uint8_t *payload) {
+void sc_command_lane_take(struct sc_world *world, int rank, const struct sc_wire_header *header,
+                          const uint8_t *payload) {
     struct sc_epoch *epoch = world->epoch;
 
     if (header->source == world->rank) return;
@@ -192,7 +185,7 @@ void sc_commands_take(struct sc_world *world, int rank, const struct sc_wire_hea
     file(world, header, payload);
 }
 
-void sc_commands_take_credit(struct sc_world *world, const struct sc_wire_header *header) {
+void sc_command_lane_credit(struct sc_world *world, const struct sc_wire_header *header) {
     struct sc_epoch *epoch = world->epoch;
     int root = (int)header->offset;
 
@@ -215,7 +208,7 @@ struct arrival {
     uint64_t number;
 };
 
-static spark_comm_status check_arrival(const struct arrival *arrival, int root, int kind,
+static spark_comm_status check_arrival(int rank, const struct arrival *arrival, int root, int kind,
                                        uint64_t number, uint32_t digest, size_t capacity,
                                        struct sc_error *error) {
     bool same = arrival->number == number && arrival->kind == (uint32_t)kind &&
@@ -223,10 +216,10 @@ static spark_comm_status check_arrival(const struct arrival *arrival, int root, 
 
     if (!same)
         return sc_error_set(error, SPARK_COMM_MISMATCH, root, 0,
-                            "rank %d sent %s of %u bytes as #%llu of the command lane, and this "
-                            "rank receives %s of %zu bytes as #%llu",
+                            "rank %d sent %s of %u bytes as #%llu of the command lane, and rank "
+                            "%d receives %s of %zu bytes as #%llu",
                             root, kind_name(arrival->kind), arrival->bytes,
-                            (unsigned long long)arrival->number, kind_name((uint32_t)kind),
+                            (unsigned long long)arrival->number, rank, kind_name((uint32_t)kind),
                             capacity, (unsigned long long)number);
     if (arrival->bytes > capacity)
         return sc_error_set(error, SPARK_COMM_INVALID_ARGUMENT, root, 0,
@@ -328,14 +321,15 @@ spark_comm_status sc_world_command_recv(struct sc_world *world, int root, int ki
     } else {
         st = recv_over_star(world, &waiting, deadline, &arrival);
     }
-    if (st != SPARK_COMM_OK && root_is_missing(&waiting)) return rank_closed(world, root, error);
+    if (st != SPARK_COMM_OK && root_is_missing(&waiting))
+        return sc_verdict_closed(world, root, error);
     if (st == SPARK_COMM_OP_TIMEOUT)
         return sc_error_set(error, st, root, 0, "rank %d has sent nothing", root);
     if (st == SPARK_COMM_BACKEND)
         return sc_error_set(error, st, root, 0, "the command ring of rank %d is damaged", root);
     if (st != SPARK_COMM_OK) return sc_verdict_end(world, error);
     *bytes = arrival.bytes;
-    st = check_arrival(&arrival, root, kind, number, digest, capacity, error);
+    st = check_arrival(world->rank, &arrival, root, kind, number, digest, capacity, error);
     if (st != SPARK_COMM_OK) return st;
     if (epoch->one_host)
         sc_ring_take(&epoch->rings, root, &record, data);
