@@ -414,7 +414,8 @@ SPARK_COMM_API void spark_comm_options_init(spark_comm_options *options, size_t 
  * Units: options ending in _ms are milliseconds.
  * Ownership: options and its strings are copied and may go at once; log and log_user must stay good
  *   until close. *comm is the caller's until spark_comm_close; on failure it is set to NULL.
- * Blocking: until all ranks are in and agree, at most rendezvous_timeout_ms.
+ * Blocking: until all ranks are in, at most rendezvous_timeout_ms (the first rank whose limit passes
+ *   ends it for all), and then for the set-up as much of it as is left, but at least 5 s.
  * Threads: any; several communicators may be opened at the same time, each on its own port.
  * Stream: options.stream becomes the stream of the calls that name none.
  * In place: none.
@@ -804,20 +805,32 @@ SPARK_COMM_API bool spark_comm_is_healthy(const spark_comm *comm);
 
 /*
  * Begins a new epoch, in which a poisoned communicator is good again and numbers start anew.
- * In this version a world of one rank renews itself, healthy or poisoned, so on `single` it
- * succeeds. With more ranks it is NOT_SUPPORTED, healthy or poisoned, and changes nothing: close on
- * all ranks and open again. A later version makes it collective among the ranks that are left and
- * the replacements of lost ones, with one outcome on all of them.
+ * Collective: every rank that is left calls it, and for each rank that is not a new process calls
+ * spark_comm_open with that rank and the same settings, rank 0 included. All succeed or all fail, with
+ * one reason. A rank that asks while all is well poisons the present epoch everywhere first (ABORTED,
+ * "rank 2 asks for a new epoch"), so that running calls and idle receives of all ranks end and they can
+ * join. Threads that call while an attempt of this process runs share its outcome. One rank alone renews
+ * itself.
+ *
+ * A process that was only stopped, and was replaced meanwhile, is REFUSED for good: "rank 2 was
+ * replaced". When somebody is missing at the first caller's limit, all get the same OPEN_TIMEOUT, which
+ * names the missing ranks; call again. spark_comm_last_error(comm, ...) keeps the first cause until an
+ * attempt succeeds; spark_comm_last_error(NULL, ...) has the sentence of this thread's attempt.
  *
  * Units: none.
- * Ownership: nothing changes.
- * Blocking: for the turns on both lanes, at most op_timeout_ms.
+ * Ownership: registered buffers stay registered, with the same handles. Symmetric memory keeps
+ *   address and content and is plain memory until it is freed and allocated again.
+ * Blocking: at most rendezvous_timeout_ms until all have come, and then for the set-up as much of it as
+ *   is left, but at least 5 s.
  * Threads: any; both lanes.
  * Stream: none; WRONG_STATE on device backends while graphs that an older epoch captured live.
  * In place: none.
- * After failure: the communicator is as before, poisoned or not.
- * Statuses: OK, NOT_SUPPORTED, WRONG_STATE (also inside a group), BUSY, and what the backend says
- *   when it begins the epoch.
+ * After failure: the communicator is poisoned; it may be called again. After NOT_SUPPORTED and
+ *   WRONG_STATE it is as before.
+ * Statuses: OK, NOT_SUPPORTED (the backend cannot), WRONG_STATE (also inside a group), BUSY (a running
+ *   call does not end), REFUSED, OPEN_TIMEOUT, PEER_LOST (another rank was lost meanwhile), ABORTED (by
+ *   _abort or _close of another thread), SYSTEM, NO_MEMORY, and what the backend says when it begins
+ *   the epoch.
  */
 SPARK_COMM_API spark_comm_status spark_comm_attempt_reconnect(spark_comm *comm);
 

@@ -108,7 +108,10 @@ typedef struct spark_comm_backend {
     spark_comm_status (*set_add_kernel)(void *state, uint64_t kernel);
     /* Makes every running wait of this communicator return now. Any thread. */
     void (*interrupt)(void *state);
-    /* Collective, after a new epoch was agreed: host->epoch is the new one, the poison word is clear. */
+    /* Collective, while a new epoch is agreed: host->epoch is the new one, the poison word is clear, no operation runs.
+     * Replacements are in `open` at the same time, so it must make the same all_gathers as open does. Everything of the
+     * epoch before is forgotten, registrations too: the library makes those again afterwards. A failure is the reason for
+     * which the attempt fails on all ranks, and it may be called again. NULL: attempt_reconnect is NOT_SUPPORTED. */
     spark_comm_status (*reopen)(void *state);
     /* Rows of spark_comm_info: fills up to capacity rows, returns how many there are. */
     size_t (*describe)(void *state, spark_comm_info_row *rows, size_t capacity);

@@ -58,7 +58,8 @@ static void complete_members(const struct members *members, uint64_t first,
     for (size_t i = 0; i < members->count; i++) {
         struct sc_recorder_record *record =
             &comm->recorder.rings[SPARK_COMM_LANE_DATA][(first + i) & comm->recorder.mask];
-        sc_recorder_end(record, (int)status, false, comm->host.table.epoch, ticks);
+        sc_recorder_end(record, (int)status, false,
+                        atomic_load_explicit(&comm->epoch, memory_order_relaxed), ticks);
     }
     /* What failed for good stays in the line as what this rank is in. */
     if (sc_status_is_fatal(status)) return;
@@ -107,6 +108,13 @@ static spark_comm_status run_members(const struct members *members) {
     spark_comm_status st = sc_lane_turn(comm, SPARK_COMM_LANE_DATA, members->operation,
                                         members->timeout_ms, &deadline);
     if (st != SPARK_COMM_OK) return st;
+    uint32_t epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed);
+    if (members->operation == SPARK_COMM_OP_GROUP && comm->group.epoch != epoch) {
+        sc_lane_leave(comm, SPARK_COMM_LANE_DATA);
+        return sc_handle_refuse(comm, SPARK_COMM_ABORTED, members->operation, -1,
+                                "it was opened in epoch %u, and this is epoch %u",
+                                comm->group.epoch, epoch);
+    }
     uint64_t ticks = sc_ticks_now();
     if (deadline == 0)
         deadline = sc_lane_deadline_at(comm, SPARK_COMM_LANE_DATA, members->timeout_ms, ticks);
@@ -116,7 +124,7 @@ static spark_comm_status run_members(const struct members *members) {
                             .ops = members->posts,
                             .op_count = members->count,
                             .number = *message_counter(comm, &members->posts[members->count - 1]),
-                            .epoch = comm->host.table.epoch,
+                            .epoch = epoch,
                             .deadline_ns = deadline};
     st = comm->backend.point_to_point(comm->backend_state, &call);
     if (__builtin_expect(st != SPARK_COMM_OK, 0)) st = members_failed(members, st);
@@ -160,7 +168,7 @@ static spark_comm_status run_single(struct spark_comm *comm, const spark_comm_op
     single.call.ops = op;
     single.call.op_count = 1;
     single.call.number = *message_counter(comm, op) + 1;
-    single.call.epoch = comm->host.table.epoch;
+    single.call.epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed);
     single.call.digest = 0;
     single.call.entered = late ? note_single : NULL;
     if (!late) note_single(&single.call);
@@ -267,6 +275,7 @@ static spark_comm_status start_group(struct spark_comm *comm) {
         return sc_handle_poisoned(comm, SPARK_COMM_OP_GROUP);
     }
     comm->group.count = 0;
+    comm->group.epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed);
     sc_error_clear(&comm->group.refused);
     atomic_store_explicit(&comm->group.owner, sc_handle_thread(), memory_order_relaxed);
     return SPARK_COMM_OK;

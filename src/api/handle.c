@@ -48,6 +48,8 @@ void sc_handle_give(struct spark_comm *comm) {
     comm->sent = comm->received = NULL;
     comm->registrations = NULL;
     comm->registration_count = comm->registration_capacity = 0;
+    comm->last_handle = 0;
+    memset(&comm->attempt, 0, sizeof comm->attempt);
     memset(&comm->settings, 0, sizeof comm->settings); /* the token does not stay in memory */
     comm->world = NULL;
     pthread_mutex_lock(&pool_lock);
@@ -109,7 +111,7 @@ spark_comm_status sc_handle_refuse(struct spark_comm *comm, spark_comm_status st
     error.status = status;
     error.operation = operation;
     error.peer = peer;
-    error.epoch = comm->host.table.epoch;
+    error.epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed);
     return sc_handle_failed(comm, &error);
 }
 

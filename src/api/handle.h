@@ -5,7 +5,7 @@
  * WRONG_STATE by its magic word instead of undefined behaviour (until the pool gives the handle to
  * a later open).
  *
- * Locks, in the order in which they may be taken: group.lock, lanes[COMMAND].lock or
+ * Locks, in the order in which they may be taken: attempt.lock, group.lock, lanes[COMMAND].lock or
  * lanes[DATA].lock (never both, except in close and reconnect, command first), errors.lock (leaf).
  * A lane's lock is held for the whole of an operation.
  */
@@ -33,19 +33,28 @@ struct sc_lane {
     struct sc_world_line *line; /* this rank's status line, read by the peers */
 };
 
+/* One attempt at a time; whoever comes while it runs shares its outcome. */
+struct sc_attempt {
+    struct sc_lock lock; /* guards all but count; taken before any other */
+    _Atomic uint32_t count; /* attempts that have ended; release */
+    struct sc_error outcome; /* of the last one; its status OK: a new epoch */
+};
+
 /* An open group: its posts wait here until group_end. `owner` is 0 while none is open. */
 struct sc_group {
     struct sc_lock lock;
     _Atomic uintptr_t owner; /* sc_handle_thread() of the thread that opened it */
     spark_comm_op *posts;
     size_t count, capacity;
+    uint32_t epoch; /* in which it was opened */
     struct sc_error refused; /* the first post that was refused; status OK: none */
 };
 
 struct sc_registration {
     uint64_t ptr;
     size_t bytes;
-    uint64_t handle;
+    uint64_t handle; /* the caller's, the same in every epoch */
+    uint64_t inner; /* the backend's; 0: it lost the speed-up */
     uint64_t uses;
 };
 
@@ -54,7 +63,8 @@ struct spark_comm {
     _Atomic uint32_t inside; /* futex: calls that close must wait for and that hold no lane */
     uint32_t fork_count; /* sc_thread_fork_count() of the process that opened it */
     int32_t rank, world_size;
-    const _Atomic uint32_t *poison; /* the world's word */
+    const _Atomic uint32_t *poison; /* the world's gate */
+    _Atomic uint32_t epoch; /* relaxed; written with both lanes held */
     spark_comm_backend backend; /* a copy: NULL for what an older table lacks */
     void *backend_state; /* NULL: not open */
     bool is_single;
@@ -65,6 +75,8 @@ struct spark_comm {
     uint64_t *sent, *received; /* point-to-point messages per peer; data lane held */
     struct sc_registration *registrations; /* data lane held */
     size_t registration_count, registration_capacity;
+    uint64_t last_handle;
+    struct sc_attempt attempt;
     struct sc_settings settings;
     struct sc_log log;
     struct sc_world *world;

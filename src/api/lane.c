@@ -153,7 +153,8 @@ spark_comm_status sc_lane_end_slow(struct sc_lane_call *call, spark_comm_status 
     if (!call->noted) sc_lane_note_entry(call);
     if (status == SPARK_COMM_OK) return sc_lane_end(call, status, error);
     status = end_failed(call, status, error);
-    sc_recorder_end(call->record, (int)status, false, comm->host.table.epoch, sc_ticks_now());
+    sc_recorder_end(call->record, (int)status, false,
+                    atomic_load_explicit(&comm->epoch, memory_order_relaxed), sc_ticks_now());
     sc_lock_give(&comm->lanes[call->lane].lock);
     return status;
 }

@@ -50,6 +50,9 @@ int64_t sc_lane_deadline(const struct spark_comm *comm, int timeout_ms);
 /* What a record shows of a stream: no address, but equal for equal streams. */
 uint64_t sc_lane_stream_label(uint64_t stream);
 
+/* memory.c: the registrations again, in a new epoch. */
+void sc_memory_restore(struct spark_comm *comm);
+
 /* A turn on a lane without a number, for local calls that must not meet an operation. */
 spark_comm_status sc_lane_enter(struct spark_comm *comm, int lane, int operation, int64_t deadline,
                                 bool even_if_poisoned);
@@ -103,7 +106,8 @@ static inline spark_comm_status sc_lane_end(struct sc_lane_call *call, spark_com
     atomic_store_explicit(&own->line->complete_ticks, ticks, memory_order_relaxed);
     /* Release: partner of the readers of status lines. */
     atomic_store_explicit(&own->line->completed, call->number, memory_order_release);
-    sc_recorder_end(call->record, SPARK_COMM_OK, false, comm->host.table.epoch, ticks);
+    sc_recorder_end(call->record, SPARK_COMM_OK, false,
+                    atomic_load_explicit(&comm->epoch, memory_order_relaxed), ticks);
     sc_lock_give(&own->lock);
     return SPARK_COMM_OK;
 }

@@ -60,10 +60,24 @@ static spark_comm_status register_range(struct spark_comm *comm, uint64_t ptr, s
                                 "no memory for its record");
     spark_comm_status st = comm->backend.register_buffer(comm->backend_state, ptr, bytes, handle);
     if (st != SPARK_COMM_OK) return backend_refused(comm, SPARK_COMM_OP_REGISTER_BUFFER, st);
-    if (*handle != 0)
-        comm->registrations[comm->registration_count++] =
-            (struct sc_registration){ptr, bytes, *handle, 1};
+    if (*handle == 0) return SPARK_COMM_OK;
+    comm->registrations[comm->registration_count++] =
+        (struct sc_registration){ptr, bytes, ++comm->last_handle, *handle, 1};
+    *handle = comm->last_handle;
     return SPARK_COMM_OK;
+}
+
+/* Both lanes held. One that cannot be made again keeps its handle and loses only the speed-up. */
+void sc_memory_restore(struct spark_comm *comm) {
+    for (size_t i = 0; i < comm->registration_count; i++) {
+        struct sc_registration *known = &comm->registrations[i];
+        known->inner = 0;
+        if (comm->backend.register_buffer(comm->backend_state, known->ptr, known->bytes,
+                                          &known->inner) == SPARK_COMM_OK)
+            continue;
+        known->inner = 0;
+        comm->host.explained = false;
+    }
 }
 
 spark_comm_status spark_comm_register_buffer(spark_comm *comm, uint64_t ptr, size_t bytes,
@@ -99,9 +113,10 @@ static spark_comm_status deregister_handle(struct spark_comm *comm, uint64_t han
                                 "handle is %llu, which is not registered",
                                 (unsigned long long)handle);
     if (--known->uses > 0) return SPARK_COMM_OK;
+    uint64_t inner = known->inner;
     *known = comm->registrations[--comm->registration_count];
-    if (comm->backend.deregister_buffer == NULL) return SPARK_COMM_OK;
-    spark_comm_status st = comm->backend.deregister_buffer(comm->backend_state, handle);
+    if (comm->backend.deregister_buffer == NULL || inner == 0) return SPARK_COMM_OK;
+    spark_comm_status st = comm->backend.deregister_buffer(comm->backend_state, inner);
     return st == SPARK_COMM_OK ? st : backend_refused(comm, kind, st);
 }
 

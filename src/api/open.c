@@ -11,6 +11,7 @@
 
 #include "api/groups.h"
 #include "api/lane.h"
+#include "api/open.h"
 #include "backends/registry.h"
 #include "base/alloc.h"
 #include "base/deadline.h"
@@ -36,10 +37,9 @@ static spark_comm_status open_log(struct spark_comm *comm, struct sc_error *erro
     return SPARK_COMM_OK;
 }
 
-/* All ranks learn what any of them says against going on: one status and one sentence, the same
- * everywhere. */
-static spark_comm_status vote(struct spark_comm *comm, spark_comm_status status, int64_t deadline,
-                              struct sc_error *error) {
+spark_comm_status sc_open_vote(struct spark_comm *comm, spark_comm_status status,
+                               struct sc_error *error) {
+    int64_t deadline = sc_world_setup_deadline(comm->world);
     struct ballot mine = {.status = (int32_t)status}, *all = NULL;
     size_t used = 0;
     if (comm->world_size == 1) return status;
@@ -101,9 +101,16 @@ static spark_comm_status open_backend(struct spark_comm *comm, struct sc_error *
     return st;
 }
 
-static void interrupt_backend(void *arg) {
+void sc_open_interrupt(void *arg) {
     struct spark_comm *comm = arg;
     if (comm->backend.interrupt != NULL) comm->backend.interrupt(comm->backend_state);
+}
+
+void sc_open_attach(struct spark_comm *comm) {
+    for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
+        comm->lanes[lane].line = sc_world_own_line(comm->world, lane);
+    atomic_store_explicit(&comm->epoch, sc_world_epoch(comm->world), memory_order_relaxed);
+    comm->host.table.epoch = sc_world_epoch(comm->world);
 }
 
 static spark_comm_status prepare(struct spark_comm *comm, struct sc_error *error) {
@@ -120,13 +127,19 @@ static spark_comm_status prepare(struct spark_comm *comm, struct sc_error *error
     return SPARK_COMM_OK;
 }
 
+static spark_comm_status make_backend(struct spark_comm *comm, struct sc_error *error) {
+    comm->poison = sc_world_gate(comm->world);
+    sc_open_attach(comm);
+    spark_comm_status st =
+        sc_recorder_open(&comm->recorder, &comm->settings, comm->backend.name, error);
+    if (st == SPARK_COMM_OK) st = open_backend(comm, error);
+    return sc_open_vote(comm, st, error);
+}
+
 /* From settings to a communicator that is whole but not yet alive. On failure what was made is
  * left for release(). */
 static spark_comm_status build(struct spark_comm *comm, const spark_comm_backend *given, void *user,
                                struct sc_error *error) {
-    int64_t deadline = comm->settings.rendezvous_timeout_ms == SPARK_COMM_FOREVER
-                           ? SC_DEADLINE_NEVER
-                           : sc_deadline_after(comm->settings.rendezvous_timeout_ms);
     struct sc_error refusal;
     spark_comm_status st = prepare(comm, error);
     if (st != SPARK_COMM_OK) return st;
@@ -135,24 +148,21 @@ static spark_comm_status build(struct spark_comm *comm, const spark_comm_backend
     /* A backend that cannot serve here still goes through the rendezvous, so that every rank
      * hears why. */
     if (chosen == SPARK_COMM_OK || comm->world_size > 1) {
-        st = sc_world_open(&comm->settings, &comm->log, &comm->world, error);
-        if (st == SPARK_COMM_OK)
-            st = sc_host_init(&comm->host, comm->world, &comm->settings, &comm->log, error);
+        st = sc_world_begin(&comm->settings, &comm->log, &comm->world, error);
         if (st != SPARK_COMM_OK) return st;
+        st = sc_host_init(&comm->host, comm->world, &comm->settings, &comm->log, error);
     }
-    *error = refusal;
-    st = comm->world != NULL ? vote(comm, chosen, deadline, error) : chosen;
-    if (st != SPARK_COMM_OK) return st;
-    comm->poison = sc_world_poison(comm->world);
-    for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
-        comm->lanes[lane].line = sc_world_own_line(comm->world, lane);
-    st = sc_recorder_open(&comm->recorder, &comm->settings, comm->backend.name, error);
-    if (st == SPARK_COMM_OK) st = open_backend(comm, error);
-    return vote(comm, st, deadline, error);
+    if (st == SPARK_COMM_OK) {
+        *error = refusal;
+        st = chosen;
+        if (comm->world != NULL) st = sc_open_vote(comm, chosen, error);
+    }
+    if (st == SPARK_COMM_OK) st = make_backend(comm, error);
+    return comm->world != NULL ? sc_world_agree(comm->world, st, error) : st;
 }
 
 static void release(struct spark_comm *comm) {
-    /* The world first: its monitor may call interrupt_backend until it is told not to. */
+    /* The world first: its monitor may call sc_open_interrupt until it is told not to. */
     if (comm->world != NULL) sc_world_on_poison(comm->world, NULL, NULL);
     if (comm->backend_state != NULL) comm->backend.close(comm->backend_state);
     comm->backend_state = NULL;
@@ -189,7 +199,7 @@ static spark_comm_status open_any(const spark_comm_backend *given, void *user,
         release(comm);
         return st;
     }
-    sc_world_on_poison(comm->world, interrupt_backend, comm);
+    sc_world_on_poison(comm->world, sc_open_interrupt, comm);
     sc_log_write(&comm->log, SPARK_COMM_LOG_INFO, "rank %d of %d is ready, backend %s", comm->rank,
                  comm->world_size, comm->backend.name);
     /* Release: partner of the acquire in sc_handle_check. */

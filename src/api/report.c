@@ -38,36 +38,17 @@ int spark_comm_world_size(const spark_comm *comm) {
     return sc_handle_check(comm) == SPARK_COMM_OK ? comm->world_size : -1;
 }
 
-static int64_t age_ms(uint64_t ticks) {
-    if (ticks == 0) return -1;
-    int64_t age = sc_deadline_now() - sc_ticks_to_ns(ticks);
-    return age < 0 ? 0 : age / 1000000;
-}
-
 /* An idle receive is no work; anything else that runs is, and is stuck when half of the
  * operation's limit has passed. */
-static int lane_activity(const struct spark_comm *comm, const struct sc_lane *lane) {
+static int lane_activity(const struct spark_comm *comm, const struct sc_lane *lane, int64_t age) {
     int operation = (int)atomic_load_explicit(&lane->lock.holder, memory_order_relaxed);
     bool held = atomic_load_explicit(&lane->lock.word, memory_order_relaxed) != 0;
     if (!held || operation == SPARK_COMM_OP_RECV_COMMAND ||
         operation == SPARK_COMM_OP_RECV_COMMAND_U32)
         return SPARK_COMM_ACTIVITY_IDLE;
     int limit = comm->settings.op_timeout_ms;
-    int64_t age = age_ms(atomic_load_explicit(&lane->line->submit_ticks, memory_order_relaxed));
     if (limit != SPARK_COMM_FOREVER && age > limit / 2) return SPARK_COMM_ACTIVITY_STUCK;
     return SPARK_COMM_ACTIVITY_BUSY;
-}
-
-/* Point to point takes no number of the lane, but its times count. */
-static void read_lane(const struct sc_lane *lane, spark_comm_lane_report *report) {
-    const struct sc_world_line *line = lane->line;
-    /* Acquire: partners are sc_lane_begin and sc_lane_end. */
-    report->submitted = atomic_load_explicit(&line->submitted, memory_order_acquire);
-    report->completed = atomic_load_explicit(&line->completed, memory_order_acquire);
-    report->submitted_age_ms =
-        age_ms(atomic_load_explicit(&line->submit_ticks, memory_order_relaxed));
-    report->completed_age_ms =
-        age_ms(atomic_load_explicit(&line->complete_ticks, memory_order_relaxed));
 }
 
 spark_comm_status spark_comm_health(const spark_comm *comm, spark_comm_health_report *report) {
@@ -76,8 +57,8 @@ spark_comm_status spark_comm_health(const spark_comm *comm, spark_comm_health_re
     if (!sc_handle_hold(comm)) return SPARK_COMM_WRONG_STATE;
     sc_world_health(comm->world, &ours);
     for (int i = 0; i < SPARK_COMM_LANE_COUNT; i++) {
-        read_lane(&comm->lanes[i], &ours.lanes[i]);
-        int activity = lane_activity(comm, &comm->lanes[i]);
+        sc_world_read_line(comm->world, i, &ours.lanes[i]);
+        int activity = lane_activity(comm, &comm->lanes[i], ours.lanes[i].submitted_age_ms);
         if (activity > ours.activity) ours.activity = activity;
     }
     if (comm->backend.device_progress != NULL)
@@ -207,8 +188,9 @@ static spark_comm_status write_trace(struct spark_comm *comm, const char *path) 
                                 "trace_write: path is %s", path == NULL ? "null" : "empty");
     paths.count = describe(comm, paths.rows);
     sc_error_clear(&error);
-    spark_comm_status st =
-        sc_recorder_write(&comm->recorder, path, comm->host.table.epoch, find_path, &paths, &error);
+    spark_comm_status st = sc_recorder_write(
+        &comm->recorder, path, atomic_load_explicit(&comm->epoch, memory_order_relaxed), find_path,
+        &paths, &error);
     return st == SPARK_COMM_OK ? st : sc_handle_failed(comm, &error);
 }
 

@@ -186,7 +186,7 @@ ALWAYS_INLINE spark_comm_status run_collective(struct spark_comm *comm, const sp
             .ops = op,
             .op_count = 1,
             .number = whole.lane.number,
-            .epoch = comm->host.table.epoch,
+            .epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed),
             /* With the number: a rank that skipped a call differs even where the calls are alike. */
             .digest = sc_lane_digest(op->kind, op->dtype, op->redop, op->peer, op->bytes) +
                       (uint32_t)whole.lane.number * 0x9e3779b1u,

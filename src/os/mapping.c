@@ -246,6 +246,51 @@ spark_comm_status sc_mapping_seal(const struct sc_mapping *mapping, struct sc_er
     return SPARK_COMM_OK;
 }
 
+/* Keeps the addresses, for the munmap of sc_mapping_release, and nothing else. Where that fails the old
+ * pages only stay longer than they need to. */
+static void reserve(unsigned char *at, size_t bytes) {
+    int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+
+    if (bytes > 0 && mmap(at, bytes, PROT_NONE, how, -1, 0) == MAP_FAILED) return;
+}
+
+/* Others may still have the region, so it is only forgotten here. */
+static void forget_region(const struct sc_mapping *mapping, size_t offset, size_t bytes) {
+    unsigned char *start = mapping->address;
+    struct region *region;
+
+    pthread_mutex_lock(&registry_lock);
+    for (region = registry; region != NULL && region->address != mapping->address;)
+        region = region->next;
+    if (region != NULL && region->users == 1) {
+        reserve(start, offset);
+        reserve(start + offset + bytes, region->bytes - offset - bytes);
+        close(region->fd);
+        region->fd = -1;
+        region->inode = 0; /* may be given to another one now */
+    }
+    pthread_mutex_unlock(&registry_lock);
+}
+
+spark_comm_status sc_mapping_detach(const struct sc_mapping *mapping, size_t offset, size_t bytes,
+                                    struct sc_error *error) {
+    unsigned char *at = (unsigned char *)mapping->address + offset;
+    void *fresh = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (fresh == MAP_FAILED)
+        return sc_error_system(error, errno, "cannot make %zu bytes of private memory", bytes);
+    memcpy(fresh, at, bytes);
+    /* In one step: no other thread's mapping can come in between. */
+    if (mremap(fresh, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != at) {
+        spark_comm_status st =
+            sc_error_system(error, errno, "cannot replace %zu bytes of shared memory", bytes);
+        munmap(fresh, bytes);
+        return st;
+    }
+    forget_region(mapping, offset, bytes);
+    return SPARK_COMM_OK;
+}
+
 void sc_mapping_release(struct sc_mapping *mapping) {
     struct region *unused = NULL;
 
@@ -264,7 +309,7 @@ void sc_mapping_release(struct sc_mapping *mapping) {
      */
     if (unused != NULL) {
         munmap(unused->address, unused->bytes);
-        close(unused->fd);
+        if (unused->fd >= 0) close(unused->fd);
     }
     pthread_mutex_unlock(&registry_lock);
     sc_free(unused);

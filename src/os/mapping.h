@@ -29,6 +29,12 @@ spark_comm_status sc_mapping_attach(int fd, size_t bytes, struct sc_mapping *map
 spark_comm_status sc_mapping_allocate(const struct sc_mapping *mapping, size_t offset, size_t bytes,
                                       struct sc_error *error);
 spark_comm_status sc_mapping_seal(const struct sc_mapping *mapping, struct sc_error *error);
+/* Puts private pages with the same content in the place of [offset, offset + bytes), whole pages: the
+ * addresses stay, and whoever else has mapped the region no longer reaches them. The process's only
+ * user also lets go of all the rest, which must not be touched any more. NO_MEMORY, SYSTEM: nothing
+ * has changed. */
+spark_comm_status sc_mapping_detach(const struct sc_mapping *mapping, size_t offset, size_t bytes,
+                                    struct sc_error *error);
 /* Unmaps when the process's last user lets go. Fine on one that is not mapped. */
 void sc_mapping_release(struct sc_mapping *mapping);
 

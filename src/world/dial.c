@@ -1,10 +1,11 @@
 /*
- * The rendezvous, the half of every rank but 0: dials each address that master_addr resolves to,
- * again and again until the deadline, since rank 0 may start minutes later. A listener that does not
- * prove the job's token, or says "not now", is tried again; one that refuses for good ends it.
- * After the hello the rank waits for the table of members and WELCOME; should the hub go away
- * before, dialling goes on. When its own time is over it says so (GIVE_UP) and is told who is
- * missing. Opening thread only; all waits have deadlines.
+ * The rendezvous, the half of every rank but 0, for opening and for reconnect alike: dials each
+ * address that master_addr resolves to, again and again until the deadline, since rank 0 may start
+ * minutes later. A listener that does not prove the job's token, or says "not now", is tried again;
+ * one that refuses for good ends it. After the hello the rank waits for the table of members and
+ * WELCOME; should the hub go away or be silent before, dialling goes on. When its own time is over it
+ * says so (GIVE_UP) and is told who is missing. Steps R2, R3, R7, R11 and R12 of
+ * docs/models/README.md. The caller's thread only; all waits have deadlines.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -19,7 +20,8 @@
 #define FIRST_PAUSE_NS INT64_C(1000000)
 #define LOCAL_PAUSE_NS INT64_C(5000000) /* longest, on this host */
 #define REMOTE_PAUSE_NS INT64_C(100000000) /* longest, otherwise, and after "not now" */
-#define EXCUSE_MS 500 /* how long the hub has for its answer to GIVE_UP */
+#define EXCUSE_MS 5000 /* for the hub's answer to GIVE_UP, where liveness has no limit */
+#define LOOK_NS INT64_C(50000000) /* how often an attempt looks whether its caller gives up */
 
 /* What became of one try. */
 enum outcome { JOINED, AGAIN, NOT_NOW, FINAL };
@@ -70,7 +72,9 @@ static void fill_hello(struct sc_world *world, struct sc_wire_hello *hello) {
 
     sc_thread_host_id(&host);
     *hello = (struct sc_wire_hello){.version = SC_WIRE_PROTOCOL,
-                                    .epoch = world->epoch->number,
+                                    .lived = world->lived,
+                                    .seen = world->seen,
+                                    .instance = world->instance,
                                     .rank = world->rank,
                                     .world_size = world->size,
                                     .pid = (int32_t)getpid(),
@@ -88,14 +92,15 @@ static void fill_hello(struct sc_world *world, struct sc_wire_hello *hello) {
 /* Preamble and challenge. */
 static enum outcome challenge(struct sc_world *world, int fd, int64_t deadline, uint8_t *nonces,
                               struct sc_error *error) {
+    int wake_fd = world->monitor.wake_fd;
     uint8_t out[SC_WIRE_PREAMBLE_BYTES], in[SC_WIRE_CHALLENGE_BYTES], proof[SC_WIRE_TAG_BYTES];
     struct sc_wire_preamble preamble = {.version = SC_WIRE_PROTOCOL};
     struct sc_wire_challenge said;
 
     sc_auth_random(preamble.nonce, sizeof preamble.nonce);
     sc_wire_put_preamble(out, &preamble);
-    if (sc_socket_send(fd, out, sizeof out, deadline, -1, error) != SPARK_COMM_OK ||
-        sc_socket_recv(fd, in, sizeof in, deadline, -1, error) != SPARK_COMM_OK)
+    if (sc_socket_send(fd, out, sizeof out, deadline, wake_fd, error) != SPARK_COMM_OK ||
+        sc_socket_recv(fd, in, sizeof in, deadline, wake_fd, error) != SPARK_COMM_OK)
         return AGAIN;
     if (!sc_wire_get_challenge(in, &said)) {
         sc_error_set(error, SPARK_COMM_REFUSED, SC_HUB, 0, "what listens there is not spark_comm");
@@ -118,6 +123,7 @@ static enum outcome challenge(struct sc_world *world, int fd, int64_t deadline, 
 static enum outcome introduce(struct sc_world *world, int fd, int64_t deadline,
                               const uint8_t *nonces, struct sc_error *error) {
     uint8_t out[SC_WIRE_HELLO_BYTES], in[SC_WIRE_HEADER_BYTES + SC_WIRE_FAULT_BYTES];
+    int wake_fd = world->monitor.wake_fd;
     struct sc_wire_hello hello;
     struct sc_wire_header header;
     struct sc_error reason;
@@ -127,8 +133,8 @@ static enum outcome introduce(struct sc_world *world, int fd, int64_t deadline,
     sc_wire_put_hello(out, &hello);
     sc_auth_tag(&world->auth, nonces, nonces + SC_WIRE_NONCE_BYTES, out,
                 out + SC_WIRE_HELLO_COVERED);
-    if (sc_socket_send(fd, out, sizeof out, deadline, -1, error) != SPARK_COMM_OK ||
-        sc_socket_recv(fd, in, sizeof in, deadline, -1, error) != SPARK_COMM_OK)
+    if (sc_socket_send(fd, out, sizeof out, deadline, wake_fd, error) != SPARK_COMM_OK ||
+        sc_socket_recv(fd, in, sizeof in, deadline, wake_fd, error) != SPARK_COMM_OK)
         return AGAIN;
     sc_error_clear(&reason);
     if (!sc_wire_get_header(in, world->size, &header) || header.kind != SC_WIRE_ANSWER ||
@@ -138,7 +144,9 @@ static enum outcome introduce(struct sc_world *world, int fd, int64_t deadline,
         return NOT_NOW;
     }
     if (header.number == SC_WIRE_ACCEPTED) return JOINED;
-    sc_error_set(error, SPARK_COMM_REFUSED, SC_HUB, 0, "%s", reason.message);
+    bool is_early = reason.status == SPARK_COMM_OPEN_TIMEOUT; /* the hub has not begun */
+    sc_error_set(error, is_early ? SPARK_COMM_OPEN_TIMEOUT : SPARK_COMM_REFUSED, SC_HUB, 0, "%s",
+                 reason.message);
     return header.number == SC_WIRE_REFUSED ? FINAL : NOT_NOW;
 }
 
@@ -149,7 +157,8 @@ static enum outcome meet(struct sc_world *world, const struct target *target, in
     enum outcome outcome = AGAIN;
     int fd = -1;
 
-    if (sc_socket_connect(&target->address, limit, -1, &fd, error) != SPARK_COMM_OK) {
+    if (sc_socket_connect(&target->address, limit, world->monitor.wake_fd, &fd, error) !=
+        SPARK_COMM_OK) {
         bool is_own_fault = error->native_code == EMFILE || error->native_code == ENFILE ||
                             error->status == SPARK_COMM_NO_MEMORY;
         outcome = is_own_fault ? FINAL : AGAIN;
@@ -162,6 +171,11 @@ static enum outcome meet(struct sc_world *world, const struct target *target, in
     snprintf(world->head, sizeof world->head, "%s", target->text);
     if (sc_link_open(&world->epoch->peers[SC_HUB].link, fd, error) != SPARK_COMM_OK)
         outcome = FINAL;
+    else
+        atomic_store_explicit(&world->epoch->peers[SC_HUB].state, SC_PEER_PRESENT,
+                              memory_order_release);
+    atomic_store_explicit(&world->epoch->peers[SC_HUB].heard, sc_deadline_now(),
+                          memory_order_relaxed);
     fd = -1;
 out:
     if (fd >= 0) close(fd);
@@ -201,50 +215,69 @@ void sc_dial_welcome(struct sc_world *world, const struct sc_wire_header *header
 
     if (world->monitor.phase != SC_PHASE_GATHERING || header->epoch == 0) return;
     if (!sc_wire_get_welcome(payload, header->bytes, &epoch->welcome)) return;
+    if (header->epoch <= world->lived.number) return; /* epochs only grow */
     for (int rank = 0; rank < world->size; rank++) {
         /* A table with a hole is no table. */
         if (epoch->members[rank].rank != rank || epoch->members[rank].version[0] == '\0') return;
         if (rank != world->rank)
             atomic_store_explicit(&epoch->peers[rank].state, SC_PEER_PRESENT, memory_order_release);
     }
+    /* R7: from here on the hub's limit counts; its silence is found by liveness. */
+    world->seen = (struct sc_wire_epoch){header->epoch, epoch->welcome.stamp};
+    world->setup_until = sc_deadline_after(epoch->welcome.limit_ms);
+    if (world->setup_until < SC_DEADLINE_NEVER - world->monitor.liveness_ns)
+        world->setup_until += world->monitor.liveness_ns;
     epoch->number = header->epoch;
-    world->monitor.phase = SC_PHASE_RUNNING;
+    world->monitor.phase = SC_PHASE_SETTING_UP;
 }
 
-/* Until WELCOME, a verdict (which is final), or the end of the connection (AGAIN). */
+void sc_dial_dismissed(struct sc_world *world, const struct sc_wire_header *header,
+                       const uint8_t *payload) {
+    struct sc_error reason;
+
+    if (world->monitor.phase != SC_PHASE_GATHERING || header->number != SC_WIRE_REFUSED) return;
+    if (!sc_wire_get_fault(payload, header->bytes, world->size, &reason)) return;
+    if (reason.status == SPARK_COMM_REFUSED) sc_verdict_adopt(world, &reason, SC_HUB);
+}
+
+/* R11: the hub answers with one word for all, or is silent. */
+static int64_t give_up(struct sc_world *world) {
+    struct sc_wire_header header = sc_header(world, SC_WIRE_GIVE_UP, 0);
+    int64_t liveness = world->monitor.liveness_ns;
+
+    header.number = (uint64_t)world->settings->rendezvous_timeout_ms;
+    sc_link_send(world, &world->epoch->peers[SC_HUB].link, &header, NULL, SC_LINK_NOW);
+    return liveness == SC_DEADLINE_NEVER ? sc_deadline_after(EXCUSE_MS)
+                                         : sc_deadline_now() + liveness;
+}
+
+/* Until WELCOME, the hub's word that it is over, or the end of the connection (AGAIN: R12). */
 static enum outcome await_welcome(struct sc_world *world, int64_t deadline,
                                   struct sc_error *error) {
     struct sc_link *link = &world->epoch->peers[SC_HUB].link;
     bool has_given_up = false;
 
+    world->monitor.round_at = sc_deadline_now();
     while (world->monitor.phase == SC_PHASE_GATHERING) {
-        if (atomic_load_explicit(&world->poison, memory_order_relaxed) != 0) {
-            sc_world_cause(world, error);
+        if (atomic_load_explicit(&world->poison, memory_order_acquire) != 0) {
+            sc_verdict_end(world, error);
             return FINAL;
+        }
+        if (link->fd < 0) {
+            sc_error_set(error, SPARK_COMM_OPEN_TIMEOUT, SC_HUB, 0,
+                         "the head let this rank in and went away before all ranks had come");
+            return AGAIN;
         }
         if (sc_deadline_passed(deadline)) {
             if (has_given_up) break;
-            struct sc_wire_header header = sc_header(world, SC_WIRE_GIVE_UP, 0);
-            header.number = (uint64_t)world->settings->rendezvous_timeout_ms;
-            sc_link_send(world, link, &header, NULL, SC_LINK_NOW);
+            deadline = give_up(world);
             has_given_up = true;
-            deadline = sc_deadline_after(EXCUSE_MS);
         }
-        struct pollfd wait = {.fd = link->fd, .events = POLLIN};
-        int ready = poll(&wait, 1, sc_deadline_poll_ms(deadline));
-        if (ready <= 0) continue;
-        spark_comm_status st = sc_link_read(world, SC_HUB);
-        if (st == SPARK_COMM_OK || world->monitor.phase == SC_PHASE_RUNNING) continue;
-        if (atomic_load_explicit(&world->poison, memory_order_relaxed) != 0) continue;
-        if (st == SPARK_COMM_NO_MEMORY) {
-            sc_error_set(error, st, -1, 0, "no memory for the table of %d ranks", world->size);
+        if (sc_monitor_step(world, sc_deadline_min(deadline, sc_deadline_now() + LOOK_NS), error) !=
+            SPARK_COMM_OK)
             return FINAL;
-        }
-        sc_error_set(error, SPARK_COMM_OPEN_TIMEOUT, SC_HUB, 0,
-                     "the head let this rank in and went away before all ranks had come");
-        return AGAIN;
     }
-    if (world->monitor.phase == SC_PHASE_RUNNING) return JOINED;
+    if (world->monitor.phase != SC_PHASE_GATHERING) return JOINED;
     sc_error_set(error, SPARK_COMM_OPEN_TIMEOUT, SC_HUB, 0,
                  "rank 0 at %s let this rank in and then did not say who is missing within %.1f s",
                  world->head, world->settings->rendezvous_timeout_ms / 1000.0);
@@ -282,13 +315,18 @@ static spark_comm_status never_reached(const struct dialling *dialling, struct s
                          target->text, target->last.message);
     }
     return sc_error_set(error, st, SC_HUB, dialling->targets[0].last.native_code,
-                        "rank %d was not let in by rank 0 within %.1f s (%s)",
-                        dialling->world->rank, settings->rendezvous_timeout_ms / 1000.0, text);
+                        "rank 0 let nobody in within %.1f s (%s)",
+                        settings->rendezvous_timeout_ms / 1000.0, text);
 }
 
-static void pause_until(int64_t until) {
-    while (!sc_deadline_passed(until))
-        poll(NULL, 0, sc_deadline_poll_ms(until));
+/* Ends early when this rank gives up; what had woken the monitor before is of no interest. */
+static void pause_until(struct sc_world *world, int64_t until) {
+    struct pollfd wake = {.fd = world->monitor.wake_fd, .events = POLLIN};
+    uint64_t pokes;
+
+    while (!sc_deadline_passed(until) && poll(&wake, 1, sc_deadline_poll_ms(until)) <= 0) {
+    }
+    (void)!read(wake.fd, &pokes, sizeof pokes);
 }
 
 /* One try of each address. */
@@ -319,13 +357,16 @@ spark_comm_status sc_dial_join(struct sc_world *world, int64_t deadline, struct 
     int64_t longest =
         sc_socket_is_loopback(&dialling.targets[0].address) ? LOCAL_PAUSE_NS : REMOTE_PAUSE_NS;
     world->monitor.phase = SC_PHASE_GATHERING;
+    pause_until(world, 0);
     for (;;) {
+        if (atomic_load_explicit(&world->poison, memory_order_acquire) != 0)
+            return sc_verdict_end(world, error);
         enum outcome outcome = try_all(&dialling, error);
         if (outcome == JOINED) break;
         if (outcome == FINAL) return (spark_comm_status)error->status;
         if (sc_deadline_passed(deadline)) return never_reached(&dialling, error);
         if (outcome == NOT_NOW) pause = REMOTE_PAUSE_NS;
-        pause_until(sc_deadline_min(deadline, sc_deadline_now() + pause));
+        pause_until(world, sc_deadline_min(deadline, sc_deadline_now() + pause));
         pause = pause * 2 < longest ? pause * 2 : longest;
     }
     sc_log_write(world->log, SPARK_COMM_LOG_INFO, "rank %d of %d joined at %s", world->rank,

@@ -9,7 +9,8 @@
  *   Unix  ticket -> a descriptor; only for members of this world (share.c)
  *
  * A caller that is told why it is not wanted is kept until it hangs up, so that no reset overtakes
- * the reason. Monitor only.
+ * the reason. A hello that the hub cannot answer yet is parked (R3 of docs/models/README.md): it is
+ * judged again in the next phase, and told to dial again when its time is over. Monitor only.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -24,6 +25,7 @@
 #define ACCEPTS_AT_ONCE 64
 #define PAUSE_NS INT64_C(1000000000)
 #define LEAVING_MS 1000
+#define PARKED_MS 4000 /* less than SC_HANDSHAKE_MS, after which the caller dials again by itself */
 
 void sc_door_init(struct sc_door *door) {
     memset(door, 0, sizeof *door);
@@ -51,15 +53,35 @@ static void drop(struct sc_door *door, int index) {
     door->callers[index] = NULL;
 }
 
-void sc_door_close(struct sc_door *door) {
-    for (int i = 0; i < door->listener_count; i++)
-        close(door->listeners[i]);
-    door->listener_count = 0;
+/* Moves the remaining callers together; their order stays. */
+static void close_up(struct sc_door *door) {
+    int kept = 0;
+
+    for (int i = 0; i < door->caller_count; i++)
+        if (door->callers[i] != NULL) door->callers[kept++] = door->callers[i];
+    door->caller_count = kept;
+}
+
+void sc_door_shut_unix(struct sc_door *door) {
     if (door->unix_listener >= 0) close(door->unix_listener);
     door->unix_listener = -1;
     for (int i = 0; i < door->caller_count; i++)
+        if (door->callers[i] != NULL && door->callers[i]->is_unix) drop(door, i);
+    close_up(door);
+}
+
+void sc_door_shut(struct sc_door *door) {
+    for (int i = 0; i < door->listener_count; i++)
+        close(door->listeners[i]);
+    door->listener_count = 0;
+    for (int i = 0; i < door->caller_count; i++)
         drop(door, i);
     door->caller_count = 0;
+}
+
+void sc_door_close(struct sc_door *door) {
+    sc_door_shut(door);
+    sc_door_shut_unix(door);
     sc_free(door->callers);
     door->callers = NULL;
 }
@@ -78,15 +100,6 @@ void sc_door_set_any(struct sc_socket_address *address) {
     memset(address, 0, sizeof *address);
     address->storage.ss_family = family;
     address->length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-}
-
-/* Moves the remaining callers together; their order stays. */
-static void close_up(struct sc_door *door) {
-    int kept = 0;
-
-    for (int i = 0; i < door->caller_count; i++)
-        if (door->callers[i] != NULL) door->callers[kept++] = door->callers[i];
-    door->caller_count = kept;
 }
 
 static void drop_stranger(struct sc_world *world, int index, const char *why) {
@@ -154,6 +167,11 @@ static void take_preamble(struct sc_world *world, int index) {
         drop_stranger(world, index, "it is not spark_comm");
         return;
     }
+    if (world->door.is_probing && sc_auth_equal(preamble.nonce, world->door.probe_nonce)) {
+        world->door.met_itself = true;
+        drop(&world->door, index);
+        return;
+    }
     memcpy(caller->its_nonce, preamble.nonce, sizeof caller->its_nonce);
     sc_auth_random(caller->our_nonce, sizeof caller->our_nonce);
     memcpy(challenge.nonce, caller->our_nonce, sizeof challenge.nonce);
@@ -176,14 +194,14 @@ static void take_preamble(struct sc_world *world, int index) {
 }
 
 static void answer(struct sc_world *world, int index, enum sc_wire_verdict verdict,
-                   const char *text) {
+                   spark_comm_status status, const char *text) {
     struct sc_caller *caller = world->door.callers[index];
     struct sc_wire_header header = sc_header(world, SC_WIRE_ANSWER, SC_WIRE_FAULT_BYTES);
     uint8_t out[SC_WIRE_HEADER_BYTES + SC_WIRE_FAULT_BYTES];
     struct sc_error reason;
 
     sc_error_clear(&reason);
-    if (verdict != SC_WIRE_ACCEPTED) sc_error_set(&reason, SPARK_COMM_REFUSED, -1, 0, "%s", text);
+    if (verdict != SC_WIRE_ACCEPTED) sc_error_set(&reason, status, -1, 0, "%s", text);
     header.number = (uint64_t)verdict;
     sc_wire_put_header(out, &header);
     sc_wire_put_fault(out + SC_WIRE_HEADER_BYTES, &reason);
@@ -198,23 +216,26 @@ static void answer(struct sc_world *world, int index, enum sc_wire_verdict verdi
     }
 }
 
-static void take_hello(struct sc_world *world, int index) {
+/* For the first time, or again in another phase. */
+static void judge_hello(struct sc_world *world, int index) {
     struct sc_caller *caller = world->door.callers[index];
     struct sc_wire_hello hello;
-    uint8_t tag[SC_WIRE_TAG_BYTES];
     char text[256] = "";
 
-    sc_auth_tag(&world->auth, caller->its_nonce, caller->our_nonce, caller->in, tag);
-    if (!sc_auth_equal(tag, caller->in + SC_WIRE_HELLO_COVERED)) {
-        drop_stranger(world, index, "it has another job token");
-        return;
-    }
     if (!sc_wire_get_hello(caller->in, &hello)) {
         drop_stranger(world, index, "its hello is damaged");
         return;
     }
-    enum sc_wire_verdict verdict = sc_hub_judge(world, &hello, text, sizeof text);
-    answer(world, index, verdict, text);
+    uint32_t phase = world->monitor.phase;
+    int verdict = sc_hub_judge(world, &hello, text, sizeof text);
+    if (verdict == SC_HUB_PARK) {
+        caller->judged_in = phase;
+        if (!caller->is_parked) caller->deadline = sc_deadline_after(PARKED_MS);
+        caller->is_parked = true;
+        return;
+    }
+    caller->is_parked = false;
+    answer(world, index, (enum sc_wire_verdict)verdict, SPARK_COMM_REFUSED, text);
     /* `answer` may have dropped it. */
     caller = world->door.callers[index];
     if (verdict != SC_WIRE_ACCEPTED || caller == NULL) return;
@@ -222,6 +243,24 @@ static void take_hello(struct sc_world *world, int index) {
     caller->fd = -1;
     drop(&world->door, index);
     sc_hub_admit(world, &hello, fd);
+}
+
+static void take_hello(struct sc_world *world, int index) {
+    struct sc_caller *caller = world->door.callers[index];
+    uint8_t tag[SC_WIRE_TAG_BYTES];
+
+    sc_auth_tag(&world->auth, caller->its_nonce, caller->our_nonce, caller->in, tag);
+    if (!sc_auth_equal(tag, caller->in + SC_WIRE_HELLO_COVERED))
+        drop_stranger(world, index, "it has another job token");
+    else
+        judge_hello(world, index);
+}
+
+/* Its time is over, and dialling again is its way to learn whether the hub still lives. */
+static void unpark(struct sc_world *world, int index) {
+    world->door.callers[index]->is_parked = false;
+    answer(world, index, SC_WIRE_RETRY, SPARK_COMM_OPEN_TIMEOUT,
+           "rank 0 is there and has not asked for a new epoch");
 }
 
 static void take_ticket(struct sc_world *world, int index) {
@@ -258,7 +297,8 @@ static size_t expected(const struct sc_caller *caller) {
 /* What a caller says after it was told to go is read and forgotten. */
 static void hear_out(struct sc_door *door, int index) {
     struct sc_caller *caller = door->callers[index];
-    ssize_t got = recv(caller->fd, caller->in, sizeof caller->in, MSG_DONTWAIT);
+    uint8_t unwanted[1024]; /* `in` may hold a hello that is still to be judged */
+    ssize_t got = recv(caller->fd, unwanted, sizeof unwanted, MSG_DONTWAIT);
 
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) drop(door, index);
 }
@@ -266,7 +306,7 @@ static void hear_out(struct sc_door *door, int index) {
 static void serve_caller(struct sc_world *world, int index) {
     struct sc_caller *caller = world->door.callers[index];
 
-    if (caller->is_leaving) {
+    if (caller->is_leaving || caller->is_parked) {
         hear_out(&world->door, index);
         return;
     }
@@ -349,7 +389,7 @@ static spark_comm_status judge_failure(struct sc_world *world, struct sc_error *
 
     sc_error_clear(&door->failure);
     if (failure.status == SPARK_COMM_OK) return SPARK_COMM_OK;
-    if (!atomic_load_explicit(&world->epoch->ready, memory_order_relaxed)) {
+    if (world->monitor.phase != SC_PHASE_RUNNING) {
         *error = failure;
         return (spark_comm_status)failure.status;
     }
@@ -381,9 +421,14 @@ spark_comm_status sc_door_serve(struct sc_world *world, const struct pollfd *fds
 
     for (int i = 0; i < door->caller_count; i++) {
         if (fds[i].revents != 0) serve_caller(world, i);
+        if (door->callers[i] != NULL && door->callers[i]->is_parked &&
+            door->callers[i]->judged_in != world->monitor.phase)
+            judge_hello(world, i);
         if (door->callers[i] == NULL || !sc_deadline_passed(door->callers[i]->deadline)) continue;
         if (door->callers[i]->is_leaving)
             drop(door, i);
+        else if (door->callers[i]->is_parked)
+            unpark(world, i);
         else
             drop_stranger(world, i, "it was too slow");
     }
@@ -394,11 +439,15 @@ spark_comm_status sc_door_serve(struct sc_world *world, const struct pollfd *fds
     return judge_failure(world, error);
 }
 
-int64_t sc_door_deadline(const struct sc_door *door) {
+int64_t sc_door_deadline(const struct sc_world *world) {
+    const struct sc_door *door = &world->door;
     int64_t deadline = SC_DEADLINE_NEVER;
 
-    for (int i = 0; i < door->caller_count; i++)
-        deadline = sc_deadline_min(deadline, door->callers[i]->deadline);
+    for (int i = 0; i < door->caller_count; i++) {
+        const struct sc_caller *caller = door->callers[i];
+        bool is_due = caller->is_parked && caller->judged_in != world->monitor.phase;
+        deadline = sc_deadline_min(deadline, is_due ? 0 : caller->deadline);
+    }
     if (!sc_deadline_passed(door->paused_until))
         deadline = sc_deadline_min(deadline, door->paused_until);
     return deadline;

@@ -69,15 +69,18 @@ static uint64_t floor_of(const struct sc_wire_lines *lines, int lane, bool was_c
     return was_cut_off ? lines->completed[lane] : lines->submitted[lane];
 }
 
-static void leave_card(struct sc_world *world, const struct sc_wire_lines *lines, bool leaving) {
+void sc_goodbye_leave_card(struct sc_world *world) {
     struct sc_epoch *epoch = world->epoch;
+    bool leaving = atomic_load_explicit(&world->leaving, memory_order_relaxed);
+    struct sc_wire_lines lines;
 
     if (!epoch->one_host) return;
+    sc_world_fill_lines(world, &lines);
     struct sc_card *card = &epoch->segment.cards[world->rank];
     for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
-        atomic_store_explicit(&card->floor[lane], floor_of(lines, lane, leaving),
+        atomic_store_explicit(&card->floor[lane], floor_of(&lines, lane, leaving),
                               memory_order_relaxed);
-    atomic_store_explicit(&card->gathers, lines->gathers, memory_order_relaxed);
+    atomic_store_explicit(&card->gathers, lines.gathers, memory_order_relaxed);
     atomic_store_explicit(&card->left, 1, memory_order_release);
 }
 
@@ -95,7 +98,6 @@ void sc_goodbye_tell(struct sc_world *world, int rank) {
 void sc_goodbye_say(struct sc_world *world) {
     struct sc_epoch *epoch = world->epoch;
     int limit_ms = world->settings->close_timeout_ms;
-    struct sc_wire_lines lines;
     struct sc_error cause;
 
     bool leaving = atomic_load_explicit(&world->leaving, memory_order_relaxed);
@@ -103,8 +105,7 @@ void sc_goodbye_say(struct sc_world *world) {
         (limit_ms == SPARK_COMM_FOREVER || limit_ms > POISONED_TIMEOUT_MS))
         limit_ms = POISONED_TIMEOUT_MS;
     sc_world_cause(world, &cause); /* final, and told to all, before the goodbye */
-    sc_world_fill_lines(world, &lines);
-    leave_card(world, &lines, leaving);
+    sc_goodbye_leave_card(world);
     atomic_store_explicit(&epoch->has_said_goodbye, true, memory_order_seq_cst);
     for (int rank = 0; rank < world->size; rank++) {
         if (!is_owed_a_goodbye(world, rank)) continue;

@@ -73,8 +73,8 @@ void sc_heir_follow(struct sc_world *world) {
     struct sc_epoch *epoch = world->epoch;
     int head = atomic_load_explicit(&epoch->hub, memory_order_relaxed);
 
-    if (epoch->one_host || !atomic_load_explicit(&epoch->ready, memory_order_acquire) ||
-        head == world->rank || sc_peer_state(epoch, head) == SC_PEER_PRESENT)
+    if (!sc_is_settled(world) || epoch->one_host || head == world->rank ||
+        sc_peer_state(epoch, head) == SC_PEER_PRESENT)
         return;
     head = lowest_live(world);
     atomic_store_explicit(&epoch->hub, head, memory_order_relaxed);
@@ -104,9 +104,9 @@ bool sc_heir_admit(struct sc_world *world, int fd, const uint8_t *in) {
     struct sc_epoch *epoch = world->epoch;
     struct sc_wire_header header;
 
-    if (!atomic_load_explicit(&epoch->ready, memory_order_acquire) || epoch->one_host ||
-        !sc_wire_get_header(in, world->size, &header) || header.kind != SC_WIRE_KIN ||
-        header.epoch != epoch->number || header.source == world->rank ||
+    if (!sc_is_settled(world) || epoch->one_host || !sc_wire_get_header(in, world->size, &header) ||
+        header.kind != SC_WIRE_KIN || header.epoch != epoch->number ||
+        header.source == world->rank ||
         !sc_auth_equal(in + SC_WIRE_HEADER_BYTES, epoch->welcome.cookie))
         return false;
     struct sc_peer *peer = &epoch->peers[header.source];

@@ -1,13 +1,16 @@
 /*
- * The rendezvous, rank 0's half. The hub listens on every address that master_addr resolves to, and
- * runs the monitor's rounds in the opening thread until every place is taken: a caller that proved
- * the token and fits takes the place of its rank, and becomes a link. Then the epoch begins: each
- * rank gets the table of all members (MEMBERS) and WELCOME, in this order; a rank that goes away
- * before that only frees its place. At the deadline all that did come are told who did not.
+ * The rendezvous, rank 0's half, for opening and for reconnect alike. The hub listens on every
+ * address that master_addr resolves to, for as long as the world lives, and runs the monitor's rounds
+ * in the caller's thread until every place is held: a caller that proved the token and fits is given
+ * the place of its rank, and becomes a link. Then the hub proposes an epoch: each rank gets the table
+ * of all members (MEMBERS) and WELCOME, in this order. At the deadline all that did come are told who
+ * did not. Steps R2 to R6 and R11 of docs/models/README.md.
  *
  * Which callers are told what:
  *   another job, version, world size, rank out of range, other settings: refused for good
- *   a place that is held: to keep dialling (its holder may be about to be lost)
+ *   a claim that is stale: refused for good, its rank was replaced
+ *   a place that is held by as good a claim: to keep dialling, or refused (see sc_hub_judge)
+ *   the hub is not gathering: nothing yet (see src/world/door.c)
  */
 #include <errno.h>
 #include <stdio.h>
@@ -22,6 +25,10 @@
 
 #define MEMBERS_AT_ONCE 64 /* in one record */
 #define BACKLOG 4096 /* the system cuts it to net.core.somaxconn */
+#define LOOK_NS INT64_C(50000000) /* how often an attempt looks whether its caller gives up */
+#define LEAST_SETUP_MS 5000 /* for the set-up, when the last rank came late */
+#define PROBE_MS 1000 /* for an answer at the own master address */
+#define PROBE_STEP_NS INT64_C(5000000)
 
 /* ---- Judging ---- */
 
@@ -60,20 +67,117 @@ static bool same_job(const struct sc_world *world, const struct sc_wire_hello *h
     return false;
 }
 
-enum sc_wire_verdict sc_hub_judge(struct sc_world *world, const struct sc_wire_hello *hello,
-                                  char *text, size_t size) {
-    if (!same_job(world, hello, text, size)) return SC_WIRE_REFUSED;
-    struct sc_epoch *epoch = world->epoch;
-    const struct sc_world_member *holder = &epoch->members[hello->rank];
-    if (sc_peer_state(epoch, hello->rank) == SC_PEER_PRESENT) {
-        snprintf(text, size, "rank %d is held by process %d at %s", hello->rank, holder->pid,
-                 holder->listener);
-        return SC_WIRE_RETRY;
+static bool same_epoch(struct sc_wire_epoch a, struct sc_wire_epoch b) {
+    return a.number == b.number && a.stamp == b.stamp;
+}
+
+static struct sc_wire_epoch newer(struct sc_wire_epoch a, struct sc_wire_epoch b) {
+    return a.number >= b.number ? a : b;
+}
+
+/* What a claim counts as: a fresh one states nothing, whatever it has seen. */
+static struct sc_wire_epoch stated(struct sc_wire_epoch lived, struct sc_wire_epoch seen) {
+    return lived.number == 0 ? lived : seen;
+}
+
+/* It was in an epoch, and not in the newest, of which all places were held: it was replaced. */
+static bool is_stale(struct sc_wire_epoch claim, struct sc_wire_epoch newest) {
+    return claim.number != 0 && !same_epoch(claim, newest) && claim.number <= newest.number;
+}
+
+/* R4: the holder of a place loses it. A fresh one dials again; another is refused for good. */
+static void dismiss(struct sc_world *world, int rank) {
+    struct sc_peer *peer = &world->epoch->peers[rank];
+    struct sc_wire_header header = sc_header(world, SC_WIRE_ANSWER, SC_WIRE_FAULT_BYTES);
+    uint8_t payload[SC_WIRE_FAULT_BYTES];
+    struct sc_error reason;
+
+    if (peer->stated.number != 0) {
+        sc_error_clear(&reason);
+        sc_error_set(&reason, SPARK_COMM_REFUSED, rank, 0, "rank %d was replaced", rank);
+        header.number = SC_WIRE_REFUSED;
+        sc_wire_put_fault(payload, &reason);
+        sc_link_send(world, &peer->link, &header, payload, SC_LINK_NOW);
     }
-    if (world->monitor.phase == SC_PHASE_GATHERING) return SC_WIRE_ACCEPTED;
-    snprintf(text, size, "the job runs without rank %d and takes it back when it reconnects",
-             hello->rank);
+    sc_hub_vacate(world, rank);
+}
+
+/* R4d, R4e: the place of a claim that is not stale. */
+static int judge_place(struct sc_world *world, const struct sc_wire_hello *hello, char *text,
+                       size_t size) {
+    struct sc_peer *peer = &world->epoch->peers[hello->rank];
+    const struct sc_world_member *holder = &world->epoch->members[hello->rank];
+    struct sc_wire_epoch claim = stated(hello->lived, hello->seen);
+
+    if (sc_peer_state(world->epoch, hello->rank) != SC_PEER_PRESENT) return SC_WIRE_ACCEPTED;
+    if (peer->instance == hello->instance) { /* R5: its first connection is gone */
+        sc_hub_vacate(world, hello->rank);
+        return SC_WIRE_ACCEPTED;
+    }
+    if (claim.number > peer->stated.number) {
+        dismiss(world, hello->rank);
+        return SC_WIRE_ACCEPTED;
+    }
+    snprintf(text, size, "rank %d is held by process %d at %s", hello->rank, holder->pid,
+             holder->listener);
+    return claim.number == 0 ? SC_WIRE_RETRY : SC_WIRE_REFUSED;
+}
+
+/* R3: this rank's own attempt has not begun. A claim waits for it, unless the place is held in an
+ * epoch that is good; one by a member of this epoch asks for the next (R1). */
+static int judge_early(struct sc_world *world, const struct sc_wire_hello *hello, char *text,
+                       size_t size) {
+    bool is_good = atomic_load_explicit(&world->gate, memory_order_acquire) == 0;
+    struct sc_error error;
+
+    if (!is_good) return SC_HUB_PARK;
+    if (hello->lived.number != 0 && same_epoch(hello->lived, world->lived)) {
+        sc_error_clear(&error);
+        sc_error_set(&error, SPARK_COMM_ABORTED, hello->rank, 0, "rank %d asks for a new epoch",
+                     hello->rank);
+        sc_world_fault(world, &error);
+        return SC_HUB_PARK;
+    }
+    if (sc_peer_state(world->epoch, hello->rank) != SC_PEER_PRESENT) return SC_HUB_PARK;
+    snprintf(text, size, "rank %d is held by process %d at %s", hello->rank,
+             world->epoch->members[hello->rank].pid, world->epoch->members[hello->rank].listener);
     return SC_WIRE_RETRY;
+}
+
+static void find_itself_replaced(struct sc_world *world) {
+    struct sc_error reason;
+
+    world->is_replaced = true;
+    sc_error_clear(&reason);
+    sc_error_set(&reason, SPARK_COMM_REFUSED, SC_HUB, 0, "rank 0 was replaced");
+    sc_verdict_adopt(world, &reason, -1);
+}
+
+int sc_hub_judge(struct sc_world *world, const struct sc_wire_hello *hello, char *text,
+                 size_t size) {
+    struct sc_epoch *epoch = world->epoch;
+    uint32_t phase = world->monitor.phase;
+
+    if (!same_job(world, hello, text, size)) return SC_WIRE_REFUSED;
+    if (phase == SC_PHASE_SETTING_UP) return SC_HUB_PARK; /* R6 */
+    struct sc_wire_epoch newest = newer(world->lived, hello->lived);
+    for (int rank = SC_HUB + 1; phase == SC_PHASE_GATHERING && rank < world->size; rank++)
+        if (sc_peer_state(epoch, rank) == SC_PEER_PRESENT)
+            newest = newer(newest, epoch->peers[rank].lived);
+    if (is_stale(stated(hello->lived, hello->seen), newest)) { /* R4a */
+        snprintf(text, size, "rank %d was replaced", hello->rank);
+        return SC_WIRE_REFUSED;
+    }
+    if (phase == SC_PHASE_RUNNING) return judge_early(world, hello, text, size);
+    if (is_stale(stated(world->lived, world->seen), newest)) { /* R4b */
+        find_itself_replaced(world);
+        return SC_HUB_PARK;
+    }
+    for (int rank = SC_HUB + 1; rank < world->size; rank++) /* R4c */
+        if (sc_peer_state(epoch, rank) == SC_PEER_PRESENT &&
+            is_stale(epoch->peers[rank].stated, newest))
+            dismiss(world, rank);
+    return judge_place(world, hello, text, size);
 }
 
 /* ---- Places ---- */
@@ -97,8 +201,9 @@ void sc_hub_admit(struct sc_world *world, const struct sc_wire_hello *hello, int
     memcpy(member->listener, hello->listener, sizeof member->listener);
     memcpy(member->version, hello->library, sizeof member->version);
     peer->same_ids = has_same_ids(hello);
-    peer->stated = hello->epoch;
-    peer->gave_up = false;
+    peer->lived = hello->lived;
+    peer->stated = stated(hello->lived, hello->seen);
+    peer->instance = hello->instance;
     atomic_store_explicit(&peer->heard, sc_deadline_now(), memory_order_relaxed);
     atomic_store_explicit(&peer->state, SC_PEER_PRESENT, memory_order_release);
     sc_log_write(world->log, SPARK_COMM_LOG_INFO, "rank %d has come (process %d at %s)",
@@ -110,30 +215,29 @@ void sc_hub_vacate(struct sc_world *world, int rank) {
 
     sc_link_close(&peer->link);
     atomic_store_explicit(&peer->state, SC_PEER_ABSENT, memory_order_release);
-    sc_log_write(world->log, SPARK_COMM_LOG_WARN, "rank %d went away before all had come", rank);
+    sc_log_write(world->log, SPARK_COMM_LOG_WARN, "rank %d: rank %d went away before all had come",
+                 world->rank, rank);
 }
 
-/* Ranks whose place is free; `never`: only those that have not been here and given up. */
-static bool is_absent(const struct sc_world *world, int rank, bool never) {
-    if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT) return false;
-    return !never || !world->epoch->peers[rank].gave_up;
+static bool is_absent(const struct sc_world *world, int rank) {
+    return sc_peer_state(world->epoch, rank) != SC_PEER_PRESENT;
 }
 
-static int count_absent(const struct sc_world *world, bool never) {
+static int count_absent(const struct sc_world *world) {
     int absent = 0;
 
     for (int rank = SC_HUB + 1; rank < world->size; rank++)
-        absent += is_absent(world, rank, never);
+        absent += is_absent(world, rank);
     return absent;
 }
 
 /* "rank 2", "ranks 2 and 5", "ranks 1, 2, 3 and 40 more". */
-static void list_absent(const struct sc_world *world, bool never, char *text, size_t size) {
-    int absent = count_absent(world, never), listed = 0;
+static void list_absent(const struct sc_world *world, char *text, size_t size) {
+    int absent = count_absent(world), listed = 0;
     int used = snprintf(text, size, absent == 1 ? "rank" : "ranks");
 
     for (int rank = SC_HUB + 1; rank < world->size; rank++) {
-        if (!is_absent(world, rank, never)) continue;
+        if (!is_absent(world, rank)) continue;
         bool is_last = ++listed == absent;
         const char *join = listed == 1 ? " " : is_last ? " and " : ", ";
         if ((size_t)used + 32 > size) {
@@ -144,24 +248,22 @@ static void list_absent(const struct sc_world *world, bool never, char *text, si
     }
 }
 
-/* Ranks whose own time was over a moment earlier are not the ones that were waited for. */
 static spark_comm_status never_came(const struct sc_world *world, int ms, struct sc_error *error) {
-    bool never = count_absent(world, true) > 0;
     char ranks[192];
 
-    list_absent(world, never, ranks, sizeof ranks);
-    return sc_error_set(error, SPARK_COMM_OPEN_TIMEOUT, -1, 0, "%s %s to %s within %.1f s", ranks,
-                        never ? "never came" : "came, gave up and did not come back", world->head,
-                        ms / 1000.0);
+    list_absent(world, ranks, sizeof ranks);
+    return sc_error_set(error, SPARK_COMM_OPEN_TIMEOUT, -1, 0, "%s never came to %s within %.1f s",
+                        ranks, world->head, ms / 1000.0);
 }
 
+/* R11. Gathering goes on in sc_hub_gather, which finds the cause and tells all. */
 void sc_hub_excuse(struct sc_world *world, int rank, int ms) {
     struct sc_error reason;
 
-    world->epoch->peers[rank].gave_up = true;
+    (void)rank;
     sc_error_clear(&reason);
     never_came(world, ms, &reason);
-    sc_verdict_tell(world, rank, &reason);
+    sc_verdict_adopt(world, &reason, -1);
 }
 
 /* ---- Listening ---- */
@@ -205,7 +307,55 @@ static spark_comm_status listen_on_all(struct sc_world *world, struct sc_error *
     return SPARK_COMM_OK;
 }
 
-/* ---- The epoch begins ---- */
+/* ---- R2: does this process still lead? ---- */
+
+/* True: a process that is not this one answers as the head. */
+static bool another_answers(struct sc_world *world, const struct sc_socket_address *address) {
+    struct sc_door *door = &world->door;
+    int64_t until = sc_deadline_after(PROBE_MS);
+    uint8_t out[SC_WIRE_PREAMBLE_BYTES], in[SC_WIRE_CHALLENGE_BYTES], proof[SC_WIRE_TAG_BYTES];
+    struct sc_wire_preamble preamble = {.version = SC_WIRE_PROTOCOL};
+    struct sc_wire_challenge said;
+    struct sc_error error;
+    ssize_t got = -1;
+    int fd = -1;
+
+    if (sc_socket_connect(address, until, -1, &fd, NULL) != SPARK_COMM_OK) return false;
+    sc_auth_random(preamble.nonce, sizeof preamble.nonce);
+    memcpy(door->probe_nonce, preamble.nonce, sizeof preamble.nonce);
+    door->is_probing = true;
+    door->met_itself = false;
+    sc_wire_put_preamble(out, &preamble);
+    if (sc_socket_send(fd, out, sizeof out, until, -1, NULL) != SPARK_COMM_OK) goto out;
+    while (!door->met_itself && got < (ssize_t)sizeof in && !sc_deadline_passed(until)) {
+        sc_error_clear(&error);
+        sc_monitor_step(world, sc_deadline_min(until, sc_deadline_now() + PROBE_STEP_NS), &error);
+        got = recv(fd, in, sizeof in, MSG_DONTWAIT | MSG_PEEK);
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) break;
+    }
+    if (door->met_itself || got != (ssize_t)sizeof in || !sc_wire_get_challenge(in, &said))
+        got = -1;
+    if (got > 0) sc_auth_prove(&world->auth, preamble.nonce, said.nonce, in, proof);
+out:
+    close(fd);
+    door->is_probing = false;
+    return got > 0 && said.verdict == SC_WIRE_ACCEPTED && sc_auth_equal(proof, said.proof);
+}
+
+static spark_comm_status look_around(struct sc_world *world, struct sc_error *error) {
+    const struct sc_settings *settings = world->settings;
+    struct sc_socket_address addresses[SC_DOOR_LISTENERS];
+    size_t count = 0;
+
+    if (sc_socket_resolve(settings->master_addr, settings->master_port, addresses,
+                          SC_DOOR_LISTENERS, &count, NULL) != SPARK_COMM_OK)
+        return SPARK_COMM_OK; /* the workers know the old address, if any */
+    for (size_t i = 0; i < count && !world->is_replaced; i++)
+        if (another_answers(world, &addresses[i])) find_itself_replaced(world);
+    return world->is_replaced ? sc_verdict_end(world, error) : SPARK_COMM_OK;
+}
+
+/* ---- R6: the proposal ---- */
 
 static spark_comm_status send_members(struct sc_world *world, int rank, struct sc_error *error) {
     struct sc_epoch *epoch = world->epoch;
@@ -233,10 +383,17 @@ static spark_comm_status send_members(struct sc_world *world, int rank, struct s
                         sc_status_text((int)st));
 }
 
-static spark_comm_status begin_epoch(struct sc_world *world, struct sc_error *error) {
+static int limit_of_setup(int64_t deadline) {
+    int left = sc_deadline_poll_ms(deadline);
+
+    if (left < 0) return SPARK_COMM_FOREVER;
+    return left > LEAST_SETUP_MS ? left : LEAST_SETUP_MS;
+}
+
+static spark_comm_status propose(struct sc_world *world, int64_t deadline, struct sc_error *error) {
     struct sc_epoch *epoch = world->epoch;
     struct sc_world_member *own = &epoch->members[SC_HUB];
-    uint32_t last = 0;
+    uint32_t last = stated(world->lived, world->seen).number;
 
     own->rank = SC_HUB;
     own->pid = (int32_t)getpid();
@@ -245,31 +402,43 @@ static spark_comm_status begin_epoch(struct sc_world *world, struct sc_error *er
     spark_comm_status st = sc_share_offer(world, error);
     if (st != SPARK_COMM_OK) return st;
     for (int rank = SC_HUB + 1; rank < world->size; rank++)
-        if (epoch->peers[rank].stated > last) last = epoch->peers[rank].stated;
-    epoch->number = last + 1;
-    world->monitor.phase = SC_PHASE_RUNNING;
+        if (epoch->peers[rank].stated.number > last) last = epoch->peers[rank].stated.number;
+    world->seen.number = last + 1;
+    do {
+        sc_auth_random((uint8_t *)&world->seen.stamp, sizeof world->seen.stamp);
+    } while (world->seen.stamp == 0);
+    epoch->welcome.stamp = world->seen.stamp;
+    epoch->welcome.limit_ms = limit_of_setup(deadline);
+    world->setup_until = sc_deadline_after(epoch->welcome.limit_ms);
+    epoch->number = world->seen.number;
+    world->monitor.phase = SC_PHASE_SETTING_UP;
     for (int rank = SC_HUB + 1; rank < world->size && st == SPARK_COMM_OK; rank++)
         st = send_members(world, rank, error);
     return st;
 }
 
 spark_comm_status sc_hub_gather(struct sc_world *world, int64_t deadline, struct sc_error *error) {
-    spark_comm_status st = listen_on_all(world, error);
-
     world->monitor.phase = SC_PHASE_GATHERING;
-    while (st == SPARK_COMM_OK && count_absent(world, false) > 0) {
-        if (sc_deadline_passed(deadline))
+    world->monitor.round_at = sc_deadline_now();
+    spark_comm_status st =
+        world->door.listener_count == 0 ? listen_on_all(world, error) : look_around(world, error);
+
+    while (st == SPARK_COMM_OK && count_absent(world) > 0) {
+        if (atomic_load_explicit(&world->poison, memory_order_acquire) != 0)
+            st = sc_verdict_end(world, error); /* R4b, R11, or this rank gives up */
+        else if (sc_deadline_passed(deadline))
             st = never_came(world, world->settings->rendezvous_timeout_ms, error);
         else
-            st = sc_monitor_step(world, deadline, error);
+            st = sc_monitor_step(world, sc_deadline_min(deadline, sc_deadline_now() + LOOK_NS),
+                                 error);
     }
-    if (st == SPARK_COMM_OK) st = begin_epoch(world, error);
-    if (st == SPARK_COMM_OK) return st;
+    if (st == SPARK_COMM_OK) st = propose(world, deadline, error);
+    if (st == SPARK_COMM_OK || world->is_replaced) return st;
     /* Those that came wait for nothing any more. */
     struct sc_error reason = *error;
     if (st != SPARK_COMM_OPEN_TIMEOUT)
-        sc_error_set(&reason, st, SC_HUB, error->native_code, "rank 0 cannot open: %.400s",
-                     error->message);
+        sc_error_set(&reason, st, SC_HUB, error->native_code, "rank 0 cannot %s: %.400s",
+                     world->entered == 0 ? "open" : "reconnect", error->message);
     for (int rank = SC_HUB + 1; rank < world->size; rank++)
         if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT)
             sc_verdict_tell(world, rank, &reason);

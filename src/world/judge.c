@@ -85,7 +85,7 @@ void sc_judge_decide(struct sc_world *world) {
     struct sc_error cause;
 
     sc_lock_take(&judge->lock, SC_DEADLINE_NEVER, NULL);
-    bool is_open = sc_verdict_state(world) == SC_CAUSE_OWN && sc_world_peek_cause(world, &cause);
+    bool is_open = sc_verdict_state(world) == SC_CAUSE_OWN && sc_verdict_peek(world, &cause);
     if (is_open) {
         for (int rank = 0; rank < world->size; rank++)
             view_for_verdict(world, rank, &judge->views[rank]);
@@ -136,14 +136,14 @@ static void ask_all(struct sc_world *world) {
 
     if (world->epoch->judge.has_asked) return;
     world->epoch->judge.has_asked = true;
-    if (sc_world_peek_cause(world, &cause)) sc_verdict_spread(world, SC_WIRE_SUSPECT, &cause, -1);
+    if (sc_verdict_peek(world, &cause)) sc_verdict_spread(world, SC_WIRE_SUSPECT, &cause, -1);
 }
 
 /* Do the ranks' lines say more than the cause does? */
 static bool needs_lines(struct sc_world *world) {
     struct sc_error cause;
 
-    return sc_world_peek_cause(world, &cause) &&
+    return sc_verdict_peek(world, &cause) &&
            (cause.status == SPARK_COMM_OP_TIMEOUT || cause.status == SPARK_COMM_PEER_LOST ||
             cause.status == SPARK_COMM_MISMATCH);
 }

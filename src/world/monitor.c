@@ -60,6 +60,8 @@ void sc_monitor_poke(struct sc_world *world) {
     const uint64_t one = 1;
     ssize_t written;
 
+    if (world->monitor.wake_fd < 0) return;
+
     /* A full counter (EAGAIN) is a wake-up that is already under way. */
     do {
         written = write(world->monitor.wake_fd, &one, sizeof one);
@@ -82,6 +84,8 @@ spark_comm_status sc_monitor_start(struct sc_world *world, struct sc_error *erro
     int64_t now = sc_deadline_now();
 
     world->monitor.heartbeat_at = world->monitor.round_at = now;
+    world->monitor.pair_begun = 0;
+    atomic_store_explicit(&world->monitor.stop, false, memory_order_relaxed);
     for (int rank = 0; rank < world->size; rank++)
         atomic_store_explicit(&world->epoch->peers[rank].heard, now, memory_order_relaxed);
     spark_comm_status st = sc_thread_start(&world->monitor.thread, "sc-monitor", run, world, error);
@@ -120,7 +124,7 @@ static void take_fault(struct sc_world *world, int rank, const struct sc_wire_he
     sc_error_clear(&error);
     if (!sc_wire_get_fault(payload, header->bytes, world->size, &error)) return;
     if (error.status == SPARK_COMM_OK) return;
-    if (header->kind == SC_WIRE_VERDICT) {
+    if (header->kind == SC_WIRE_VERDICT || header->kind == SC_WIRE_FAIL) {
         sc_verdict_adopt(world, &error, rank);
         return;
     }
@@ -140,8 +144,12 @@ static bool is_expected(const struct sc_world *world, int rank,
     switch (header->kind) {
     case SC_WIRE_MEMBERS:
     case SC_WIRE_WELCOME: return from_hub;
+    case SC_WIRE_ANSWER: /* the connection is that of one claim: no other epoch can be meant */
+    case SC_WIRE_FAIL: return from_hub && world->monitor.phase != SC_PHASE_RUNNING;
     case SC_WIRE_VERDICT:
-        if (world->monitor.phase == SC_PHASE_GATHERING) return from_hub;
+    case SC_WIRE_SUSPECT:
+    case SC_WIRE_FAULT:
+        if (world->monitor.phase == SC_PHASE_GATHERING) return false;
         break;
     default: break;
     }
@@ -156,12 +164,20 @@ void sc_monitor_take(struct sc_world *world, int rank, const struct sc_wire_head
     switch (header->kind) {
     case SC_WIRE_MEMBERS: sc_dial_members(world, header, payload); break;
     case SC_WIRE_WELCOME: sc_dial_welcome(world, header, payload); break;
+    case SC_WIRE_ANSWER: sc_dial_dismissed(world, header, payload); break;
+    case SC_WIRE_READY:
+        if (is_hub) sc_reconnect_take_ready(world, header, payload);
+        break;
+    case SC_WIRE_COMMIT:
+        if (!is_hub) sc_reconnect_take_commit(world, header);
+        break;
     case SC_WIRE_GIVE_UP:
         if (is_hub && world->monitor.phase == SC_PHASE_GATHERING)
             sc_hub_excuse(world, rank, (int)(header->number & INT32_MAX));
         break;
     case SC_WIRE_FAULT:
     case SC_WIRE_SUSPECT:
+    case SC_WIRE_FAIL: /* R10 */
     case SC_WIRE_VERDICT: take_fault(world, rank, header, payload); break;
     case SC_WIRE_HEARTBEAT: sc_lines_take(world, rank, header, payload); break;
     case SC_WIRE_GATHER:
@@ -203,7 +219,7 @@ static void give_up_link(struct sc_world *world, int rank, spark_comm_status st)
     struct sc_error error;
 
     sc_error_clear(&error);
-    if (st == SPARK_COMM_NO_MEMORY && world->monitor.phase == SC_PHASE_RUNNING) {
+    if (st == SPARK_COMM_NO_MEMORY && world->monitor.phase != SC_PHASE_GATHERING) {
         sc_error_set(&error, SPARK_COMM_ABORTED, world->rank, 0,
                      "rank %d has no memory for a record from rank %d", world->rank, rank);
         sc_world_fault(world, &error);
@@ -289,7 +305,12 @@ static int64_t find_silent(struct sc_world *world, int64_t now) {
         }
         snprintf(how, sizeof how, "gave no sign of life for %.1f s (liveness_timeout_ms)",
                  world->settings->liveness_timeout_ms / 1000.0);
-        /* The connection stays: a late goodbye or end is then read in peace. */
+        /* The connection stays: a late goodbye or end is then read in peace. But R5, R12: while ranks
+         * come a silent one has no place. */
+        if (world->monitor.phase == SC_PHASE_GATHERING) {
+            sc_hub_vacate(world, rank);
+            continue;
+        }
         peer->is_silent = true;
         sc_verdict_lose(world, rank, how);
     }
@@ -300,7 +321,7 @@ static int64_t find_silent(struct sc_world *world, int64_t now) {
 static int64_t tick(struct sc_world *world, int64_t now) {
     struct sc_epoch *epoch = world->epoch;
 
-    if (!atomic_load_explicit(&epoch->ready, memory_order_acquire)) return SC_DEADLINE_NEVER;
+    if (!sc_is_settled(world)) return SC_DEADLINE_NEVER;
     if (now < epoch->judge.tick_at) return epoch->judge.tick_at;
     if (epoch->one_host) sc_watch_tick(world, now);
     bool is_idle = atomic_load_explicit(&world->poison, memory_order_relaxed) == 0 &&
@@ -313,10 +334,9 @@ static int64_t tick(struct sc_world *world, int64_t now) {
 /* What is due by the clock; returns when something is due next. */
 static int64_t serve_clock(struct sc_world *world) {
     struct sc_monitor *monitor = &world->monitor;
-    int64_t next = sc_door_deadline(&world->door);
+    int64_t next = sc_door_deadline(world);
     int64_t now = sc_deadline_now();
 
-    if (monitor->phase == SC_PHASE_GATHERING) return next;
     if (now >= monitor->heartbeat_at) {
         send_heartbeats(world);
         monitor->heartbeat_at = now + monitor->heartbeat_ns;

@@ -148,7 +148,7 @@ bool sc_share_admit(struct sc_world *world, int fd, const uint8_t *in) {
     struct sc_wire_ticket ticket;
     pid_t pid;
 
-    if (world->monitor.phase != SC_PHASE_RUNNING || !sc_is_hub(world)) return false;
+    if (world->monitor.phase == SC_PHASE_GATHERING || !sc_is_hub(world)) return false;
     if (!same_user(fd, &pid) || !sc_wire_get_ticket(in, world->size, &ticket)) return false;
     if (!sc_auth_equal(ticket.cookie, epoch->welcome.cookie)) return false;
     struct sc_peer *peer = &epoch->peers[ticket.rank];

@@ -24,6 +24,12 @@ void sc_verdict_init(struct sc_verdict *verdict) {
     sc_error_clear(&verdict->cause);
 }
 
+static void count_lost(struct sc_world *world, const struct sc_error *cause) {
+    if (cause->status != SPARK_COMM_PEER_LOST || cause->peer < 0 || world->epoch == NULL) return;
+    atomic_store_explicit(&world->epoch->lost_rank, cause->peer, memory_order_relaxed);
+    atomic_store_explicit(&world->epoch->lost_count, 1, memory_order_relaxed);
+}
+
 /* What became of a cause that was offered. */
 enum adoption { IGNORED, REPLACED, FIRST };
 
@@ -35,16 +41,15 @@ static enum adoption store_cause(struct sc_world *world, const struct sc_error *
 
     if (old == SC_CAUSE_FINAL || (old == SC_CAUSE_OWN && state == SC_CAUSE_OWN)) return IGNORED;
     verdict->cause = *cause;
-    verdict->cause.epoch = world->epoch != NULL ? world->epoch->number : 1;
+    verdict->cause.epoch = world->epoch != NULL ? sc_world_epoch(world) : 1;
     if (old == SC_CAUSE_NONE) verdict->since = sc_deadline_now();
     atomic_store_explicit(&verdict->state, state, memory_order_release);
     /* Release: partner of every acquire of the poison word. */
     atomic_store_explicit(&world->poison, (uint32_t)cause->status, memory_order_release);
-    if (cause->status == SPARK_COMM_PEER_LOST && cause->peer >= 0 && world->epoch != NULL &&
-        atomic_load_explicit(&world->epoch->lost_count, memory_order_relaxed) == 0) {
-        atomic_store_explicit(&world->epoch->lost_rank, cause->peer, memory_order_relaxed);
-        atomic_store_explicit(&world->epoch->lost_count, 1, memory_order_relaxed);
-    }
+    atomic_store_explicit(&world->gate, (uint32_t)cause->status, memory_order_release);
+    if (world->epoch != NULL &&
+        atomic_load_explicit(&world->epoch->lost_count, memory_order_relaxed) == 0)
+        count_lost(world, cause);
     return old == SC_CAUSE_NONE ? FIRST : REPLACED;
 }
 
@@ -60,6 +65,7 @@ void sc_verdict_wake(struct sc_world *world) {
 
     sc_wait_futex_wake(&world->poison, INT32_MAX);
     sc_wait_futex_wake(&world->verdict.state, INT32_MAX);
+    sc_monitor_poke(world); /* or whoever runs an attempt in its place */
     if (epoch == NULL) return;
     bool is_ready = atomic_load_explicit(&epoch->ready, memory_order_acquire);
     for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++) {
@@ -84,10 +90,8 @@ static enum adoption adopt(struct sc_world *world, const struct sc_error *cause,
         sc_lock_take(&verdict->interrupt_lock, SC_DEADLINE_NEVER, NULL);
         interrupt(verdict);
         sc_lock_give(&verdict->interrupt_lock);
-        sc_verdict_wake(world);
-    } else {
-        sc_wait_futex_wake(&verdict->state, INT32_MAX);
     }
+    sc_verdict_wake(world);
     return adoption;
 }
 
@@ -98,6 +102,9 @@ enum sc_cause_state sc_verdict_state(const struct sc_world *world) {
 
 void sc_verdict_send(struct sc_world *world, int rank, enum sc_wire_kind kind,
                      const struct sc_error *cause) {
+    /* R8: before the outcome the hub alone decides, and what it decides is FAIL. */
+    if (world->monitor.phase != SC_PHASE_RUNNING)
+        kind = sc_is_hub(world) ? SC_WIRE_FAIL : SC_WIRE_FAULT;
     struct sc_wire_header header = sc_header(world, kind, SC_WIRE_FAULT_BYTES);
     uint8_t payload[SC_WIRE_FAULT_BYTES];
 
@@ -120,33 +127,29 @@ void sc_verdict_spread(struct sc_world *world, enum sc_wire_kind kind, const str
     }
 }
 
-/* Do the ranks share the state that a verdict is made from? Not while the world opens. */
-static bool is_settled(const struct sc_world *world) {
-    return world->size > 1 && world->epoch != NULL &&
-           atomic_load_explicit(&world->epoch->ready, memory_order_acquire);
-}
-
 static bool hub_hears(const struct sc_world *world) {
-    return world->epoch != NULL && world->size > 1 &&
+    return world->epoch != NULL && world->size > 1 && world->monitor.phase != SC_PHASE_GATHERING &&
            sc_peer_state(world->epoch, SC_HUB) == SC_PEER_PRESENT;
 }
 
-/* While the world opens: the hub's words count, as they are. */
+/* Before the outcome of an attempt: the hub's words count, as they are. */
 static void fault_early(struct sc_world *world, const struct sc_error *suspect) {
     bool asks_hub = !sc_is_hub(world) && hub_hears(world);
 
     if (adopt(world, suspect, asks_hub ? SC_CAUSE_OWN : SC_CAUSE_FINAL) != FIRST) return;
     if (asks_hub)
-        sc_verdict_send(world, SC_HUB, SC_WIRE_FAULT, suspect);
+        sc_verdict_tell(world, SC_HUB, suspect);
     else if (sc_is_hub(world) && world->epoch != NULL)
         sc_verdict_spread(world, SC_WIRE_VERDICT, suspect, -1);
 }
 
 void sc_world_fault(struct sc_world *world, const struct sc_error *suspect) {
-    if (!is_settled(world))
+    sc_world_pin(world);
+    if (!sc_is_settled(world))
         fault_early(world, suspect);
     else if (adopt(world, suspect, SC_CAUSE_OWN) == FIRST)
         sc_judge_begin(world, suspect);
+    sc_world_unpin(world);
 }
 
 void sc_verdict_repeat(struct sc_world *world, int rank) {
@@ -166,7 +169,7 @@ void sc_verdict_repeat(struct sc_world *world, int rank) {
 
 void sc_verdict_adopt(struct sc_world *world, const struct sc_error *cause, int from) {
     if (adopt(world, cause, SC_CAUSE_FINAL) == IGNORED) return;
-    if (is_settled(world)) sc_verdict_spread(world, SC_WIRE_VERDICT, cause, from);
+    if (sc_is_settled(world)) sc_verdict_spread(world, SC_WIRE_VERDICT, cause, from);
 }
 
 void sc_verdict_lose(struct sc_world *world, int rank, const char *how) {
@@ -202,6 +205,10 @@ const _Atomic uint32_t *sc_world_poison(const struct sc_world *world) {
     return &world->poison;
 }
 
+const _Atomic uint32_t *sc_world_gate(const struct sc_world *world) {
+    return &world->gate;
+}
+
 void sc_world_on_poison(struct sc_world *world, void (*interrupt_fn)(void *arg), void *arg) {
     struct sc_verdict *verdict = &world->verdict;
 
@@ -217,14 +224,14 @@ void sc_world_on_poison(struct sc_world *world, void (*interrupt_fn)(void *arg),
 static int64_t patience(const struct sc_world *world) {
     int64_t since = world->verdict.since;
 
-    if (!is_settled(world)) return hub_hears(world) ? since + SHORT_WAIT_NS : 0;
+    if (!sc_is_settled(world)) return hub_hears(world) ? since + SHORT_WAIT_NS : 0;
     /* An abort shall end calls at once, also where the head does not answer. */
     if (world->verdict.cause.status == SPARK_COMM_ABORTED) return since + SHORT_WAIT_NS;
     return since + (world->epoch->one_host ? LOCAL_WAIT_NS : REMOTE_WAIT_NS);
 }
 
 /* After that the own words are final, so that every caller is given the same. */
-spark_comm_status sc_world_cause(struct sc_world *world, struct sc_error *cause) {
+static spark_comm_status find_cause(struct sc_world *world, struct sc_error *cause) {
     struct sc_verdict *verdict = &world->verdict;
 
     if (atomic_load_explicit(&world->poison, memory_order_acquire) == 0)
@@ -236,7 +243,7 @@ spark_comm_status sc_world_cause(struct sc_world *world, struct sc_error *cause)
         if (!sc_deadline_passed(until))
             sc_wait_futex_sleep(&verdict->state, SC_CAUSE_OWN,
                                 sc_deadline_min(until, sc_deadline_now() + SHORT_WAIT_NS));
-        else if (is_settled(world) && world->epoch->one_host)
+        else if (sc_is_settled(world) && world->epoch->one_host)
             sc_judge_decide(world);
         else
             break;
@@ -246,25 +253,110 @@ spark_comm_status sc_world_cause(struct sc_world *world, struct sc_error *cause)
         atomic_store_explicit(&verdict->state, SC_CAUSE_FINAL, memory_order_release);
     *cause = verdict->cause;
     sc_lock_give(&verdict->lock);
-    return SPARK_COMM_OK;
+    return cause->status != SPARK_COMM_OK ? SPARK_COMM_OK : SPARK_COMM_WRONG_STATE;
+}
+
+static bool look_aside(struct sc_world *world, struct sc_error *cause) {
+    sc_lock_take(&world->verdict.lock, SC_DEADLINE_NEVER, NULL);
+    bool is_aside = world->verdict.kept.status != SPARK_COMM_OK;
+    if (is_aside) *cause = world->verdict.kept;
+    sc_lock_give(&world->verdict.lock);
+    return is_aside;
+}
+
+spark_comm_status sc_world_cause(struct sc_world *world, struct sc_error *cause) {
+    if (look_aside(world, cause)) return SPARK_COMM_OK;
+    sc_world_pin(world);
+    spark_comm_status st = find_cause(world, cause);
+    sc_world_unpin(world);
+    /* It may have been put aside in between. */
+    return st != SPARK_COMM_OK && look_aside(world, cause) ? SPARK_COMM_OK : st;
 }
 
 spark_comm_status sc_verdict_end(struct sc_world *world, struct sc_error *error) {
     struct sc_error cause;
 
-    if (sc_world_cause(world, &cause) != SPARK_COMM_OK)
+    if (find_cause(world, &cause) != SPARK_COMM_OK)
         return sc_error_set(error, SPARK_COMM_ABORTED, -1, 0, "ended by a new epoch");
     if (error != NULL) *error = cause;
     return (spark_comm_status)cause.status;
 }
 
-bool sc_world_peek_cause(struct sc_world *world, struct sc_error *cause) {
-    if (atomic_load_explicit(&world->poison, memory_order_acquire) == 0) return false;
+bool sc_verdict_peek(struct sc_world *world, struct sc_error *cause) {
     sc_lock_take(&world->verdict.lock, SC_DEADLINE_NEVER, NULL);
     *cause = world->verdict.cause;
     sc_lock_give(&world->verdict.lock);
     return cause->status != SPARK_COMM_OK;
 }
+
+bool sc_world_peek_cause(struct sc_world *world, struct sc_error *cause) {
+    struct sc_verdict *verdict = &world->verdict;
+
+    sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
+    *cause = verdict->kept.status != SPARK_COMM_OK ? verdict->kept : verdict->cause;
+    sc_lock_give(&verdict->lock);
+    return cause->status != SPARK_COMM_OK;
+}
+
+/* ---- Reconnect ---- */
+
+/* Under the lock. */
+static void clear_cause(struct sc_world *world) {
+    sc_error_clear(&world->verdict.cause);
+    world->verdict.was_interrupted = false;
+    atomic_store_explicit(&world->verdict.state, SC_CAUSE_NONE, memory_order_relaxed);
+    atomic_store_explicit(&world->poison, 0, memory_order_release);
+}
+
+bool sc_verdict_put_aside(struct sc_world *world) {
+    struct sc_verdict *verdict = &world->verdict;
+
+    sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
+    /* Close sets it before it takes this lock. */
+    bool stays = !atomic_load_explicit(&world->leaving, memory_order_relaxed);
+    if (stays) {
+        verdict->kept = verdict->cause;
+        clear_cause(world);
+    }
+    sc_lock_give(&verdict->lock);
+    return stays;
+}
+
+void sc_verdict_bring_back(struct sc_world *world) {
+    struct sc_verdict *verdict = &world->verdict;
+
+    sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
+    verdict->cause = verdict->kept;
+    count_lost(world, &verdict->cause);
+    sc_error_clear(&verdict->kept);
+    atomic_store_explicit(&verdict->state, SC_CAUSE_FINAL, memory_order_release);
+    atomic_store_explicit(&world->poison, (uint32_t)verdict->cause.status, memory_order_release);
+    sc_lock_give(&verdict->lock);
+}
+
+void sc_verdict_forget(struct sc_world *world) {
+    struct sc_verdict *verdict = &world->verdict;
+
+    sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
+    sc_error_clear(&verdict->kept);
+    /* Release: who finds the gate open sees the new epoch. A fault stores both words under this
+     * lock. */
+    atomic_store_explicit(&world->gate, atomic_load_explicit(&world->poison, memory_order_relaxed),
+                          memory_order_release);
+    sc_lock_give(&verdict->lock);
+}
+
+spark_comm_status sc_world_renew(struct sc_world *world) {
+    if (world->size > 1) return SPARK_COMM_WRONG_STATE;
+    sc_lock_take(&world->verdict.lock, SC_DEADLINE_NEVER, NULL);
+    world->epoch->number++;
+    clear_cause(world);
+    atomic_store_explicit(&world->gate, 0, memory_order_release);
+    sc_lock_give(&world->verdict.lock);
+    return SPARK_COMM_OK;
+}
+
+/* ---- Giving up ---- */
 
 void sc_world_abort(struct sc_world *world) {
     struct sc_error error;
@@ -282,5 +374,7 @@ void sc_world_leave(struct sc_world *world) {
     sc_error_clear(&error);
     sc_error_set(&error, SPARK_COMM_ABORTED, world->rank, 0,
                  "rank %d closed its communicator while this call ran", world->rank);
+    sc_world_pin(world);
     adopt(world, &error, SC_CAUSE_FINAL);
+    sc_world_unpin(world);
 }

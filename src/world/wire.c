@@ -142,10 +142,15 @@ bool sc_wire_get_challenge(const uint8_t *in, struct sc_wire_challenge *challeng
     return !walker.bad;
 }
 
+static void walk_epoch(struct walker *walker, struct sc_wire_epoch *epoch) {
+    walk_u32(walker, &epoch->number);
+    walk_u64(walker, &epoch->stamp);
+    walker->bad |= (epoch->number == 0) != (epoch->stamp == 0);
+}
+
 static void walk_hello(struct walker *walker, struct sc_wire_hello *hello) {
     walk_magic(walker, HELLO_MAGIC, 8);
     walk_u32(walker, &hello->version);
-    walk_u32(walker, &hello->epoch);
     walk_i32(walker, &hello->rank);
     walk_i32(walker, &hello->world_size);
     walk_i32(walker, &hello->pid);
@@ -155,6 +160,9 @@ static void walk_hello(struct walker *walker, struct sc_wire_hello *hello) {
     walk_u64(walker, &hello->job);
     walk_u64(walker, &hello->settings);
     walk_u64(walker, &hello->network_namespace);
+    walk_epoch(walker, &hello->lived);
+    walk_epoch(walker, &hello->seen);
+    walk_u64(walker, &hello->instance);
     walk_text(walker, hello->boot_id, sizeof hello->boot_id);
     walk_text(walker, hello->library, sizeof hello->library);
     walk_text(walker, hello->backend, sizeof hello->backend);
@@ -163,7 +171,8 @@ static void walk_hello(struct walker *walker, struct sc_wire_hello *hello) {
     walk_text(walker, hello->nccl_file, sizeof hello->nccl_file);
     walker->at = SC_WIRE_HELLO_COVERED; /* in between: room, zero for now */
     walk_bytes(walker, hello->tag, sizeof hello->tag);
-    walker->bad |= hello->pid < 0;
+    /* Whoever has lived was welcomed, to that epoch or a later one. */
+    walker->bad |= hello->pid < 0 || hello->seen.number < hello->lived.number;
 }
 
 void sc_wire_put_hello(uint8_t *out, const struct sc_wire_hello *hello) {
@@ -217,6 +226,9 @@ static const struct {
     [SC_WIRE_CREDIT] = {0, 0, 1},
     [SC_WIRE_GOODBYE] = {SC_WIRE_LINES_BYTES, SC_WIRE_LINES_BYTES, 1},
     [SC_WIRE_FAREWELL] = {0, 0, 1},
+    [SC_WIRE_READY] = {SC_WIRE_FAULT_BYTES, SC_WIRE_FAULT_BYTES, 1},
+    [SC_WIRE_COMMIT] = {0, 0, 1},
+    [SC_WIRE_FAIL] = {SC_WIRE_FAULT_BYTES, SC_WIRE_FAULT_BYTES, 1},
     [SC_WIRE_SUSPECT] = {SC_WIRE_FAULT_BYTES, SC_WIRE_FAULT_BYTES, 1},
     [SC_WIRE_KIN] = {SC_WIRE_COOKIE_BYTES, SC_WIRE_COOKIE_BYTES, 1},
 };
@@ -314,6 +326,9 @@ static void walk_welcome(struct walker *walker, struct sc_wire_welcome *welcome)
     walk_u64(walker, &welcome->segment_bytes);
     walk_bytes(walker, welcome->cookie, sizeof welcome->cookie);
     walk_text(walker, welcome->unix_name, sizeof welcome->unix_name);
+    walk_u64(walker, &welcome->stamp);
+    walk_i32(walker, &welcome->limit_ms);
+    walker->bad |= welcome->stamp == 0 || welcome->limit_ms < SPARK_COMM_FOREVER;
 }
 
 void sc_wire_put_welcome(uint8_t *out, const struct sc_wire_welcome *welcome) {

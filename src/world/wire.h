@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "world/world.h"
 
-#define SC_WIRE_PROTOCOL 1u
+#define SC_WIRE_PROTOCOL 2u
 
 #define SC_WIRE_NONCE_BYTES 32u
 #define SC_WIRE_TAG_BYTES 32u
@@ -58,9 +58,18 @@ struct sc_wire_challenge {
     char text[256]; /* why, unless accepted */
 };
 
+/* An epoch: the number is for people and record headers; the stamp, 64 random bits from the hub, new
+ * with every proposal, tells two apart that came to the same number. */
+struct sc_wire_epoch {
+    uint32_t number; /* 0: none */
+    uint64_t stamp;
+};
+
 struct sc_wire_hello {
     uint32_t version;
-    uint32_t epoch; /* last one lived in; 0: from open */
+    struct sc_wire_epoch lived; /* the last one entered; 0: fresh, it opens */
+    struct sc_wire_epoch seen; /* the last one welcomed to, entered or not */
+    uint64_t instance; /* 64 random bits: which opening of which process */
     int32_t rank;
     int32_t world_size;
     int32_t pid;
@@ -83,9 +92,8 @@ struct sc_wire_hello {
 enum sc_wire_kind {
     SC_WIRE_ANSWER = 1, /* listener: fault payload; number is the verdict */
     SC_WIRE_MEMBERS = 2, /* hub: members from rank `offset` on */
-    SC_WIRE_WELCOME = 3, /* hub: all are in, the epoch begins */
-    SC_WIRE_GIVE_UP =
-        4, /* worker, before WELCOME: its time (number, in ms) is over; asks for a verdict */
+    SC_WIRE_WELCOME = 3, /* hub: all are in, this epoch is proposed */
+    SC_WIRE_GIVE_UP = 4, /* worker, before WELCOME: its time (number, in ms) is over */
     SC_WIRE_FAULT = 5, /* worker: its suspicion */
     SC_WIRE_VERDICT = 6, /* hub: the cause for all */
     SC_WIRE_HEARTBEAT = 7, /* both: status lines of the sender */
@@ -95,9 +103,12 @@ enum sc_wire_kind {
     SC_WIRE_CREDIT = 11, /* reader: it has taken `number` bytes of the commands of rank `offset` */
     SC_WIRE_GOODBYE = 12, /* leaver: lines payload; relayed by the hub with `source` kept */
     SC_WIRE_FAREWELL = 13, /* answer to a goodbye: all that came before it has been read */
-    SC_WIRE_SUSPECT = 14, /* hub: a fault that it looks into; asks for lines */
-    SC_WIRE_KIN = 15, /* first record to a successor of the hub: cookie of the epoch */
-    SC_WIRE_KIND_END = 16
+    SC_WIRE_READY = 14, /* worker: set up, or why not; number is the stamp */
+    SC_WIRE_COMMIT = 15, /* hub: all are ready, the epoch begins; number is the stamp */
+    SC_WIRE_FAIL = 16, /* hub: the attempt has failed for this reason */
+    SC_WIRE_SUSPECT = 17, /* head: a fault that it looks into; asks for lines */
+    SC_WIRE_KIN = 18, /* first record to a successor of the hub: cookie of the epoch */
+    SC_WIRE_KIND_END = 19
 };
 
 struct sc_wire_header {
@@ -114,6 +125,8 @@ struct sc_wire_header {
 };
 
 struct sc_wire_welcome {
+    uint64_t stamp; /* of the epoch whose number is in the header */
+    int32_t limit_ms; /* for the set-up, kept by the hub; SPARK_COMM_FOREVER: none */
     uint64_t segment_bytes; /* of the world's shared segment; 0: there is none */
     uint8_t cookie[SC_WIRE_COOKIE_BYTES]; /* to be shown at the Unix socket */
     char unix_name[64]; /* empty: no member shares this host by its id */

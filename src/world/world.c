@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/deadline.h"
+#include "base/ticks.h"
 #include "os/thread.h"
 #include "world/world_state.h"
 
@@ -18,12 +19,11 @@
 
 /* ---- Parts ---- */
 
-static bool make_epoch(struct sc_world *world) {
+struct sc_epoch *sc_world_make_epoch(struct sc_world *world) {
     size_t size = (size_t)world->size;
     struct sc_epoch *epoch = sc_alloc_aligned(64, sizeof *epoch);
 
-    world->epoch = epoch;
-    if (epoch == NULL) return false;
+    if (epoch == NULL) return NULL;
     epoch->size = world->size;
     sc_mapping_init(&epoch->segment.mapping);
     atomic_store_explicit(&epoch->lost_rank, -1, memory_order_relaxed);
@@ -45,9 +45,12 @@ static bool make_epoch(struct sc_world *world) {
                                                      .doorbell = &epoch->inner_bells[lane],
                                                      .spins = INNER_SPINS,
                                                      .fence = !sc_wait_membarrier_available()};
-    return epoch->members != NULL && epoch->peers != NULL && epoch->inner_bells != NULL &&
-           epoch->ballots != NULL && epoch->judge.views != NULL && epoch->judge.pulses != NULL &&
-           epoch->gather.arrived != NULL && epoch->gather.table != NULL;
+    if (epoch->members != NULL && epoch->peers != NULL && epoch->inner_bells != NULL &&
+        epoch->ballots != NULL && epoch->judge.views != NULL && epoch->judge.pulses != NULL &&
+        epoch->gather.arrived != NULL && epoch->gather.table != NULL)
+        return epoch;
+    sc_world_free_epoch(epoch);
+    return NULL;
 }
 
 static void free_peer(struct sc_peer *peer) {
@@ -61,7 +64,7 @@ static void free_peer(struct sc_peer *peer) {
     }
 }
 
-static void free_epoch(struct sc_epoch *epoch) {
+void sc_world_free_epoch(struct sc_epoch *epoch) {
     if (epoch == NULL) return;
     for (int rank = 0; epoch->peers != NULL && rank < epoch->size; rank++)
         free_peer(&epoch->peers[rank]);
@@ -91,7 +94,11 @@ struct sc_world *sc_world_create(const struct sc_settings *settings, const struc
     world->monitor.wake_fd = -1;
     sc_door_init(&world->door);
     sc_verdict_init(&world->verdict);
-    if (make_epoch(world)) return world;
+    do {
+        sc_auth_random((uint8_t *)&world->instance, sizeof world->instance);
+    } while (world->instance == 0);
+    world->epoch = sc_world_make_epoch(world);
+    if (world->epoch != NULL) return world;
     sc_world_destroy(world);
     return NULL;
 }
@@ -99,7 +106,7 @@ struct sc_world *sc_world_create(const struct sc_settings *settings, const struc
 void sc_world_destroy(struct sc_world *world) {
     sc_monitor_stop(world);
     sc_door_close(&world->door);
-    free_epoch(world->epoch);
+    sc_world_free_epoch(world->epoch);
     sc_monitor_release(world);
     sc_auth_wipe(&world->auth);
     sc_free(world);
@@ -146,6 +153,7 @@ static spark_comm_status open_alone(struct sc_world *world, struct sc_error *err
     for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
         epoch->policy[lane] = epoch->inner[lane];
     epoch->number = 1;
+    world->entered = 1;
     epoch->members[0].pid = (int32_t)getpid();
     epoch->members[0].same_host = 1;
     memcpy(epoch->members[0].version, spark_comm_version(), strlen(spark_comm_version()) + 1);
@@ -153,8 +161,10 @@ static spark_comm_status open_alone(struct sc_world *world, struct sc_error *err
     return SPARK_COMM_OK;
 }
 
-/* After the rendezvous: from here on the others hear why it failed. */
-static spark_comm_status settle(struct sc_world *world, int64_t deadline, struct sc_error *error) {
+spark_comm_status sc_world_settle(struct sc_world *world, struct sc_error *error) {
+    int64_t deadline = world->setup_until;
+    atomic_store_explicit(&world->epoch->lost_count, 0, memory_order_relaxed);
+    atomic_store_explicit(&world->epoch->lost_rank, -1, memory_order_relaxed);
     spark_comm_status st =
         sc_is_hub(world) ? SPARK_COMM_OK : sc_share_fetch(world, deadline, error);
 
@@ -165,11 +175,10 @@ static spark_comm_status settle(struct sc_world *world, int64_t deadline, struct
         return st;
     }
     if (atomic_load_explicit(&world->poison, memory_order_acquire) == 0) {
-        struct sc_error reason = *error;
-        sc_error_set(&reason, st, world->rank, error->native_code, "rank %d cannot open: %.400s",
-                     world->rank, error->message);
-        reason.operation = SPARK_COMM_OP_OPEN;
-        sc_world_fault(world, &reason);
+        name_descriptors(world, error);
+        struct sc_error own = *error;
+        sc_error_set(error, st, world->rank, own.native_code, "rank %d cannot %s: %.400s",
+                     world->rank, world->entered == 0 ? "open" : "reconnect", own.message);
     }
     return st;
 }
@@ -188,13 +197,16 @@ static spark_comm_status open_with_others(struct sc_world *world, int64_t deadli
     if (st == SPARK_COMM_OK)
         st = sc_is_hub(world) ? sc_hub_gather(world, deadline, error)
                               : sc_dial_join(world, deadline, error);
-    if (st == SPARK_COMM_OK) st = settle(world, deadline, error);
+    if (st == SPARK_COMM_OK) {
+        st = sc_world_settle(world, error);
+        if (st != SPARK_COMM_OK) st = sc_world_agree(world, st, error);
+    }
     if (st != SPARK_COMM_OK) name_descriptors(world, error);
     return st;
 }
 
-spark_comm_status sc_world_open(const struct sc_settings *settings, const struct sc_log *log,
-                                struct sc_world **out, struct sc_error *error) {
+spark_comm_status sc_world_begin(const struct sc_settings *settings, const struct sc_log *log,
+                                 struct sc_world **out, struct sc_error *error) {
     int64_t deadline = sc_deadline_after(settings->rendezvous_timeout_ms);
     struct sc_world *world = sc_world_create(settings, log);
     spark_comm_status st;
@@ -209,6 +221,17 @@ spark_comm_status sc_world_open(const struct sc_settings *settings, const struct
     return st;
 fail:
     sc_world_destroy(world);
+    return st;
+}
+
+spark_comm_status sc_world_open(const struct sc_settings *settings, const struct sc_log *log,
+                                struct sc_world **out, struct sc_error *error) {
+    spark_comm_status st = sc_world_begin(settings, log, out, error);
+
+    if (st == SPARK_COMM_OK) st = sc_world_agree(*out, st, error);
+    if (st == SPARK_COMM_OK || *out == NULL) return st;
+    sc_world_destroy(*out);
+    *out = NULL;
     return st;
 }
 
@@ -229,7 +252,13 @@ int sc_world_size(const struct sc_world *world) {
 }
 
 uint32_t sc_world_epoch(const struct sc_world *world) {
-    return world->epoch->number;
+    uint32_t number = world->epoch->number;
+    /* Between two epochs: the last one. */
+    return number != 0 ? number : atomic_load_explicit(&world->entered, memory_order_relaxed);
+}
+
+int64_t sc_world_setup_deadline(const struct sc_world *world) {
+    return world->size == 1 ? SC_DEADLINE_NEVER : world->setup_until;
 }
 
 bool sc_world_one_host(const struct sc_world *world) {
@@ -241,7 +270,41 @@ const struct sc_world_member *sc_world_members(const struct sc_world *world) {
 }
 
 struct sc_world_line *sc_world_own_line(struct sc_world *world, int lane) {
-    return &world->epoch->lines[world->rank * SPARK_COMM_LANE_COUNT + lane];
+    struct sc_epoch *epoch = world->epoch;
+    /* Acquire: partner of the release of `ready`. */
+    return atomic_load_explicit(&epoch->ready, memory_order_acquire)
+               ? &epoch->lines[world->rank * SPARK_COMM_LANE_COUNT + lane]
+               : &world->idle_lines[lane];
+}
+
+static int64_t age_ms(uint64_t ticks) {
+    if (ticks == 0) return -1;
+    int64_t age = sc_deadline_now() - sc_ticks_to_ns(ticks);
+    return age < 0 ? 0 : age / 1000000;
+}
+
+/* Point to point takes no number of the lane, but its times count. */
+void sc_world_read_line(struct sc_world *world, int lane, spark_comm_lane_report *report) {
+    sc_world_pin(world);
+    const struct sc_world_line *line = sc_world_own_line(world, lane);
+    /* Acquire: partners are sc_lane_begin and sc_lane_end. */
+    report->submitted = atomic_load_explicit(&line->submitted, memory_order_acquire);
+    report->completed = atomic_load_explicit(&line->completed, memory_order_acquire);
+    report->submitted_age_ms =
+        age_ms(atomic_load_explicit(&line->submit_ticks, memory_order_relaxed));
+    report->completed_age_ms =
+        age_ms(atomic_load_explicit(&line->complete_ticks, memory_order_relaxed));
+    sc_world_unpin(world);
+}
+
+/* Sequentially consistent all of it, as are the stores and loads of `epoch`: either the thread that
+ * replaces the epoch sees this one inside, or this one sees the new epoch. */
+void sc_world_pin(struct sc_world *world) {
+    atomic_fetch_add_explicit(&world->pins, 1, memory_order_seq_cst);
+}
+
+void sc_world_unpin(struct sc_world *world) {
+    atomic_fetch_sub_explicit(&world->pins, 1, memory_order_seq_cst);
 }
 
 const struct sc_wait_policy *sc_world_policy(const struct sc_world *world, int lane) {
@@ -254,14 +317,15 @@ struct sc_wait_doorbell *sc_world_doorbell(const struct sc_world *world, int ran
 }
 
 /* Whom this rank hears itself: the hub hears all, the others hear the hub. */
-void sc_world_health(const struct sc_world *world, spark_comm_health_report *report) {
-    const struct sc_epoch *epoch = world->epoch;
+void sc_world_health(struct sc_world *world, spark_comm_health_report *report) {
     int end = sc_is_hub(world) ? world->size : SC_HUB + 1;
     int64_t now = sc_deadline_now(), oldest = now;
-    bool is_poisoned = atomic_load_explicit(&world->poison, memory_order_relaxed) != 0;
+    bool is_poisoned = atomic_load_explicit(&world->gate, memory_order_relaxed) != 0;
 
+    sc_world_pin(world);
+    const struct sc_epoch *epoch = world->epoch;
     report->state = is_poisoned ? SPARK_COMM_STATE_POISONED : SPARK_COMM_STATE_HEALTHY;
-    report->epoch = epoch->number;
+    report->epoch = sc_world_epoch(world);
     report->lost_count = atomic_load_explicit(&epoch->lost_count, memory_order_relaxed);
     report->lost_rank = atomic_load_explicit(&epoch->lost_rank, memory_order_relaxed);
     report->silent_rank = -1;
@@ -278,18 +342,5 @@ void sc_world_health(const struct sc_world *world, spark_comm_health_report *rep
         report->silent_rank = rank;
         report->silent_ms = now > heard ? (now - heard) / 1000000 : 0;
     }
-}
-
-spark_comm_status sc_world_renew(struct sc_world *world) {
-    struct sc_verdict *verdict = &world->verdict;
-
-    if (world->size > 1) return SPARK_COMM_WRONG_STATE;
-    sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
-    world->epoch->number++;
-    sc_error_clear(&verdict->cause);
-    atomic_store_explicit(&verdict->state, SC_CAUSE_NONE, memory_order_relaxed);
-    verdict->was_interrupted = false;
-    atomic_store_explicit(&world->poison, 0, memory_order_release);
-    sc_lock_give(&verdict->lock);
-    return SPARK_COMM_OK;
+    sc_world_unpin(world);
 }

@@ -65,6 +65,20 @@ static inline uint64_t sc_world_describe(int kind, int dtype, int redop, int pee
  * `settings` and `log` must outlive the world. */
 spark_comm_status sc_world_open(const struct sc_settings *settings, const struct sc_log *log, struct sc_world **world,
                                 struct sc_error *error);
+/* The same in two steps: everything up to the set-up of what stands on the world; then, with the
+ * outcome of that, all ranks agree (docs/models/README.md, R7 to R10). On failure of the first step
+ * there is no world; of the second, close it. */
+spark_comm_status sc_world_begin(const struct sc_settings *settings, const struct sc_log *log, struct sc_world **world,
+                                 struct sc_error *error);
+spark_comm_status sc_world_agree(struct sc_world *world, spark_comm_status status, struct sc_error *error);
+/* For everything between the two: when the set-up's time is over. */
+int64_t sc_world_setup_deadline(const struct sc_world *world);
+/* A new epoch of survivors and replacements. Poisons the present one everywhere: "rank 2 asks for a new epoch" (R1). */
+void sc_world_ask(struct sc_world *world);
+/* Then, with both lanes held: all up to the set-up, as sc_world_begin; sc_world_agree follows if it returns OK. After a
+ * failure of either the world is as poisoned as before, and reconnect may be called again. Bounded by
+ * rendezvous_timeout_ms, and the set-up by as much as is left of it, but at least 5 s. */
+spark_comm_status sc_world_reconnect(struct sc_world *world, struct sc_error *error);
 /* Goodbye to the peers (at most settings->close_timeout_ms), then everything freed. NULL is
  * fine. No other call runs. */
 void sc_world_close(struct sc_world *world);
@@ -78,6 +92,8 @@ const struct sc_world_member *sc_world_members(const struct sc_world *world);
 
 /* ---- Faults ---- */
 const _Atomic uint32_t *sc_world_poison(const struct sc_world *world);
+/* The word that callers look at before they begin: as poison, but still set while a reconnect runs. */
+const _Atomic uint32_t *sc_world_gate(const struct sc_world *world);
 /* Called (from any thread, the monitor included) once when poison is set, so that the backend's
  * waits end. Set before the first operation; NULL takes it away and returns only when no call is
  * running. */
@@ -86,8 +102,8 @@ void sc_world_on_poison(struct sc_world *world, void (*interrupt)(void *arg), vo
  * hub, which tells all. Any thread; never blocks for long (a send that would block is left to
  * the monitor). suspect->status is 200 to 299. */
 void sc_world_fault(struct sc_world *world, const struct sc_error *suspect);
-/* The first cause: the hub's sentence if it comes within 200 ms, else this rank's own.
- * WRONG_STATE when there is none. */
+/* The first cause: the hub's sentence if it comes within 200 ms, else this rank's own. While a reconnect runs, that of
+ * the epoch before. WRONG_STATE when there is none. */
 spark_comm_status sc_world_cause(struct sc_world *world, struct sc_error *cause);
 /* The same without waiting: the hub's sentence if it is here, else this rank's own. False: none. */
 bool sc_world_peek_cause(struct sc_world *world, struct sc_error *cause);
@@ -100,10 +116,12 @@ void sc_world_leave(struct sc_world *world);
 /* A world of one rank takes a new epoch and is good again; WRONG_STATE with more ranks. */
 spark_comm_status sc_world_renew(struct sc_world *world);
 /* Fills state, epoch, lost_*, silent_*. Lock-free or nearly so. */
-void sc_world_health(const struct sc_world *world, spark_comm_health_report *report);
+void sc_world_health(struct sc_world *world, spark_comm_health_report *report);
+/* One of this rank's lines as it stands. Any thread. */
+void sc_world_read_line(struct sc_world *world, int lane, spark_comm_lane_report *report);
 
 /* ---- Status lines and waiting ---- */
-/* This rank's own line, to be written by the api. Never NULL. */
+/* This rank's own line, to be written by the api. Never NULL; another one in every epoch. */
 struct sc_world_line *sc_world_own_line(struct sc_world *world, int lane);
 /* Whose messages the group that is about to run exchanges; the monitor asks when a rank has left.
  * Data lane held, before the line is written. */

@@ -85,8 +85,11 @@ struct sc_peer {
     int unix_fd; /* where memory is passed; the same star as the links. -1: none */
     int pidfd; /* -1: none */
     bool same_ids; /* hub: its host's ids are those of the hub */
-    uint32_t stated; /* hub: epoch of its hello */
-    bool gave_up; /* hub: its own time was over before all had come */
+    /* hub, of the claim that holds the place: what its hello said. `stated` is `seen`, or none of a
+     * fresh one, whatever it has seen */
+    struct sc_wire_epoch lived, stated;
+    uint64_t instance;
+    bool is_ready; /* hub: has said READY */
 };
 
 /* ---- gather.c ---- */
@@ -171,7 +174,7 @@ struct sc_judge {
 
 struct sc_epoch {
     int size;
-    uint32_t number; /* 0 until the rendezvous is complete */
+    _Atomic uint32_t number; /* 0 until the rendezvous is complete */
     struct sc_world_member *members;
     struct sc_peer *peers; /* by rank; the own one is not used */
     struct sc_wire_welcome welcome;
@@ -181,6 +184,9 @@ struct sc_epoch {
     uint32_t regions; /* counts the regions shared; data lane, alike on all ranks */
     uint64_t votes; /* counts the votes on them; the same */
     struct sc_gather gather;
+
+    _Atomic uint32_t ready_ranks; /* hub: that have said READY; release, acquire by its caller */
+    _Atomic bool committed; /* worker: COMMIT has come; release, acquire by its caller */
 
     /* Set by the opening thread before `ready` (release), read by anybody after it (acquire). */
     _Atomic bool ready;
@@ -212,6 +218,8 @@ struct sc_caller {
     bool is_unix;
     bool is_local; /* loopback, or from an address of this host */
     bool is_leaving; /* was told why not; only its end of file is awaited */
+    bool is_parked; /* hub: its hello, in `in`, waits for an answer */
+    uint32_t judged_in; /* parked: the phase in which it was judged last */
     bool said_preamble;
     int64_t deadline;
     struct sc_socket_address from;
@@ -231,13 +239,18 @@ struct sc_door { /* monitor */
     uint64_t strangers; /* dropped so far */
     struct sc_error failure; /* of this side's own, with a caller that may be a true rank */
     struct sc_socket_address own; /* worker: address of its listener */
+    /* hub: its own call to the master address (R2) */
+    bool is_probing;
+    bool met_itself; /* it came back to this door */
+    uint8_t probe_nonce[SC_WIRE_NONCE_BYTES];
 };
 
 /* ---- monitor.c ---- */
 
 enum sc_phase {
-    SC_PHASE_GATHERING, /* hub: ranks are coming. Worker: accepted, waits for WELCOME */
-    SC_PHASE_RUNNING
+    SC_PHASE_GATHERING, /* hub: ranks are coming (R3 to R5). Worker: accepted, waits for WELCOME */
+    SC_PHASE_SETTING_UP, /* from WELCOME (R6) to the outcome */
+    SC_PHASE_RUNNING /* in an epoch, good or poisoned; or after an attempt that failed */
 };
 
 struct sc_monitor {
@@ -245,7 +258,7 @@ struct sc_monitor {
     bool is_running;
     int wake_fd;
     _Atomic bool stop; /* release; acquire by the thread */
-    enum sc_phase phase;
+    _Atomic uint32_t phase; /* enum sc_phase; at a commit written by the hub's caller (release) */
     struct pollfd *fds;
     int *ranks; /* beside fds: whose link or pidfd it is */
     size_t capacity;
@@ -270,16 +283,27 @@ struct sc_verdict {
     void (*interrupt)(void *arg);
     void *interrupt_arg;
     bool was_interrupted; /* it has been called */
+    struct sc_error kept; /* under lock; while a reconnect runs: the cause of the epoch before */
 };
 
 struct sc_world {
+    struct sc_world_line idle_lines[SPARK_COMM_LANE_COUNT]; /* stand in while there are no others */
     _Alignas(64) _Atomic uint32_t poison; /* release after the cause; also a futex */
+    /* What callers look at: as poison, but stays set while a reconnect runs, whose own waits need a
+     * poison word that is clear. Release after poison. */
+    _Atomic uint32_t gate;
     const struct sc_settings *settings;
     const struct sc_log *log;
     int rank, size;
     _Atomic bool leaving; /* sc_world_leave was called: calls of this rank were cut off. Relaxed */
     struct sc_auth auth;
-    struct sc_epoch *epoch;
+    struct sc_epoch *_Atomic epoch; /* replaced by the caller of a reconnect; see sc_world_pin */
+    _Atomic uint32_t pins; /* threads that may look into an epoch and hold no lane */
+    struct sc_wire_epoch lived, seen; /* reconnect.c: see there */
+    _Atomic uint32_t entered; /* lived.number, for any thread; relaxed */
+    uint64_t instance;
+    int64_t setup_until; /* from WELCOME on: the limit of the set-up (R7) */
+    bool is_replaced; /* hub: another process is rank 0 now (R2, R4b) */
     struct sc_door door;
     struct sc_monitor monitor;
     struct sc_verdict verdict;
@@ -300,6 +324,13 @@ static inline bool sc_is_head(const struct sc_world *world) {
 
 static inline uint32_t sc_peer_state(const struct sc_epoch *epoch, int rank) {
     return atomic_load_explicit(&epoch->peers[rank].state, memory_order_acquire);
+}
+
+/* Do the ranks share the state that a verdict is made from? Not while an epoch is agreed, nor after
+ * an attempt that failed. */
+static inline bool sc_is_settled(const struct sc_world *world) {
+    return world->size > 1 && world->epoch != NULL && world->monitor.phase == SC_PHASE_RUNNING &&
+           atomic_load_explicit(&world->epoch->ready, memory_order_acquire);
 }
 
 /* A header of this rank's own, in the present epoch. */
@@ -346,23 +377,29 @@ size_t sc_door_watch(struct sc_world *world, struct pollfd *fds);
 spark_comm_status sc_door_serve(struct sc_world *world, const struct pollfd *fds,
                                 struct sc_error *error);
 /* When the next caller's time is over. */
-int64_t sc_door_deadline(const struct sc_door *door);
+int64_t sc_door_deadline(const struct sc_world *world);
+/* Reconnect: the Unix socket of the epoch before. And all but that, for good: this hub was replaced. */
+void sc_door_shut_unix(struct sc_door *door);
+void sc_door_shut(struct sc_door *door);
 /* Addresses to listen on: another port; the wildcard of the same family. */
 void sc_door_set_port(struct sc_socket_address *address, int port);
 void sc_door_set_any(struct sc_socket_address *address);
 
 /* ---- hub.c ---- */
 
-/* Rendezvous, rank 0's half: listens, lets all others in, begins the epoch. */
+/* Rendezvous, rank 0's half: listens (or looks whether it still leads, R2), lets all others in,
+ * proposes the epoch. */
 spark_comm_status sc_hub_gather(struct sc_world *world, int64_t deadline, struct sc_error *error);
-/* What to do with a caller that has proved to know the token. */
-enum sc_wire_verdict sc_hub_judge(struct sc_world *world, const struct sc_wire_hello *hello,
-                                  char *text, size_t size);
+enum { SC_HUB_PARK = SC_WIRE_REFUSED + 1 }; /* no answer yet: judge again in another phase */
+/* What to do with a caller that has proved to know the token (R3, R4): enum sc_wire_verdict, or
+ * SC_HUB_PARK. */
+int sc_hub_judge(struct sc_world *world, const struct sc_wire_hello *hello, char *text,
+                 size_t size);
 /* Takes over `fd` of an accepted caller. */
 void sc_hub_admit(struct sc_world *world, const struct sc_wire_hello *hello, int fd);
-/* A rank that had come went away before the epoch began. */
+/* A rank that had come went away, or was silent, before the epoch began (R5). */
 void sc_hub_vacate(struct sc_world *world, int rank);
-/* A rank's time is over, after `ms`: tells it who is missing. */
+/* A rank's time is over, after `ms`: so is the hub's, and all are told who is missing (R11). */
 void sc_hub_excuse(struct sc_world *world, int rank, int ms);
 
 /* ---- dial.c ---- */
@@ -373,6 +410,9 @@ void sc_dial_members(struct sc_world *world, const struct sc_wire_header *header
                      const uint8_t *payload);
 void sc_dial_welcome(struct sc_world *world, const struct sc_wire_header *header,
                      const uint8_t *payload);
+/* The hub takes the place back (R4c, R4e): another claim was better. */
+void sc_dial_dismissed(struct sc_world *world, const struct sc_wire_header *header,
+                       const uint8_t *payload);
 
 /* ---- monitor.c ---- */
 
@@ -509,12 +549,20 @@ void sc_verdict_repeat(struct sc_world *world, int rank);
 void sc_verdict_spread(struct sc_world *world, enum sc_wire_kind kind, const struct sc_error *cause,
                        int except);
 enum sc_cause_state sc_verdict_state(const struct sc_world *world);
+/* The cause as it stands in the present epoch or attempt; false: none. */
+bool sc_verdict_peek(struct sc_world *world, struct sc_error *cause);
 /* A rank is lost for this reason. Monitor. */
 void sc_verdict_lose(struct sc_world *world, int rank, const char *how);
 /* The failure of a call that needs `rank`, which has closed; or the cause, if there is one. */
 spark_comm_status sc_verdict_closed(struct sc_world *world, int rank, struct sc_error *error);
 /* For a wait that poison has ended: gives the cause, status and words. */
 spark_comm_status sc_verdict_end(struct sc_world *world, struct sc_error *error);
+/* Reconnect: puts the cause aside, so that the attempt can have one of its own; false: this rank is
+ * about to close. And brings it back: the attempt has failed. And forgets it: the new epoch, good or
+ * poisoned already, is what callers see. */
+bool sc_verdict_put_aside(struct sc_world *world);
+void sc_verdict_bring_back(struct sc_world *world);
+void sc_verdict_forget(struct sc_world *world);
 /* Wakes everything of this rank that waits, so that it looks again. */
 void sc_verdict_wake(struct sc_world *world);
 
@@ -522,6 +570,8 @@ void sc_verdict_wake(struct sc_world *world);
 
 /* Says goodbye and waits for the farewells, at most close_timeout_ms. */
 void sc_goodbye_say(struct sc_world *world);
+/* One host: where ranks find it that cannot be told. */
+void sc_goodbye_leave_card(struct sc_world *world);
 /* To one rank. Any thread. */
 void sc_goodbye_tell(struct sc_world *world, int rank);
 void sc_goodbye_take(struct sc_world *world, int rank, const struct sc_wire_header *header,
@@ -536,7 +586,23 @@ int sc_goodbye_missing(const struct sc_epoch *epoch, int lane, uint64_t number);
 /* The same for all-gathers. */
 int sc_goodbye_missing_gather(const struct sc_epoch *epoch, uint64_t round);
 
+/* ---- reconnect.c ---- */
+
+/* Monitor: READY has come (R7), or COMMIT (R9). */
+void sc_reconnect_take_ready(struct sc_world *world, const struct sc_wire_header *header,
+                             const uint8_t *payload);
+void sc_reconnect_take_commit(struct sc_world *world, const struct sc_wire_header *header);
+
 /* ---- world.c ---- */
+
+/* Threads that hold no lane and are not the monitor look into the epoch between these two only: a
+ * reconnect frees the old one when nobody is inside. */
+void sc_world_pin(struct sc_world *world);
+void sc_world_unpin(struct sc_world *world);
+struct sc_epoch *sc_world_make_epoch(struct sc_world *world);
+void sc_world_free_epoch(struct sc_epoch *epoch);
+/* After the rendezvous: memory, monitor and the vote on them. */
+spark_comm_status sc_world_settle(struct sc_world *world, struct sc_error *error);
 
 /* A world that is not open yet; NULL when memory ran out. Destroy takes any half-built one. */
 struct sc_world *sc_world_create(const struct sc_settings *settings, const struct sc_log *log);

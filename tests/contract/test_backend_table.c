@@ -6,7 +6,9 @@
 
 #include "contract.h"
 #include "mock_backend.h"
+#include "mock_state.h"
 #include "ops.h"
+#include "reference.h"
 
 static spark_comm_status open_table(struct harness_rank *rank, const spark_comm_backend *table,
                                     void *user) {
@@ -392,6 +394,53 @@ static void wrong_modules(struct harness_rank *rank) {
 #define WHERE (CONTRACT_ONE_BACKEND | CONTRACT_NO_SINGLE)
 #define ITSELF .opens_itself = true
 
+/* ---- Reconnect ---- */
+
+/* A backend without `reopen` says so, alike on all ranks, and nothing has happened. */
+static void no_reopen(struct harness_rank *rank) {
+    spark_comm_backend table = mock_backend;
+    table.reopen = NULL;
+    if (!CHECK_OK(rank, open_table(rank, &table, NULL))) return;
+    struct ops_call call = {.kind = SPARK_COMM_OP_ALL_GATHER, .count = 100};
+    ops_run(rank, &call);
+    CHECK_REFUSED(rank, SPARK_COMM_NOT_SUPPORTED, spark_comm_attempt_reconnect(rank->comm),
+                  "reconnect", "mock");
+    ops_run(rank, &call);
+}
+
+/* It fails on one rank after the collective part: the attempt fails on all, in the same words, and
+ * the next one may succeed. */
+static _Thread_local bool fails;
+
+static spark_comm_status reopen_at_odds(void *state) {
+    const spark_comm_status st = mock_backend.reopen(state);
+    if (st != SPARK_COMM_OK || !fails) return st;
+    fails = false;
+    const spark_comm_host *host = ((struct mock *)state)->host;
+    host->explain(host->context, -1, 0, "no luck this time");
+    return SPARK_COMM_NO_MEMORY;
+}
+
+static void reopen_fails(struct harness_rank *rank) {
+    spark_comm_backend table = mock_backend;
+    spark_comm_error error = {.struct_size = sizeof error};
+    const int odd = rank->size - 1;
+    table.reopen = reopen_at_odds;
+    if (!CHECK_OK(rank, open_table(rank, &table, NULL))) return;
+    CHECK_OK(rank, spark_comm_barrier(rank->comm));
+    fails = rank->rank == odd;
+    CHECK_STATUS(rank, SPARK_COMM_NO_MEMORY, spark_comm_attempt_reconnect(rank->comm));
+    CHECK_TRUE(rank, !spark_comm_is_healthy(rank->comm), "healthy after an attempt that failed");
+    CHECK_OK(rank, spark_comm_last_error(NULL, &error));
+    CHECK_INT(rank, odd, error.peer);
+    CHECK_TRUE(rank, strstr(error.message, "no luck this time") != NULL, "%s", error.message);
+    harness_same(rank, reference_hash(error.message, strlen(error.message)));
+    CHECK_STATUS(rank, SPARK_COMM_ABORTED, spark_comm_barrier(rank->comm));
+    CHECK_OK(rank, spark_comm_attempt_reconnect(rank->comm));
+    struct ops_call call = {.kind = SPARK_COMM_OP_ALL_GATHER, .count = 100};
+    ops_run(rank, &call);
+}
+
 static const struct contract_test tests[] = {
     {"refused_tables",
      {.run = refused_tables, ITSELF},
@@ -405,6 +454,8 @@ static const struct contract_test tests[] = {
     {"reported_fault",
      {.run = reported_fault, ITSELF},
      WHERE | CONTRACT_ALONE | CONTRACT_ONLY_PROCESSES},
+    {"no_reopen", {.run = no_reopen, ITSELF}, WHERE | CONTRACT_SEVERAL},
+    {"reopen_fails", {.run = reopen_fails, ITSELF}, WHERE | CONTRACT_SEVERAL},
     {"wait_deadline", {.run = wait_deadline, ITSELF}, WHERE | CONTRACT_ALONE},
     {"module", {.run = module, ITSELF, .keeps_things = true}, WHERE | CONTRACT_ONLY_PROCESSES},
     {"wrong_modules",

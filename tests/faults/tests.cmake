@@ -17,6 +17,20 @@ sc_add_test(test_world_refusals
 sc_add_test(test_world_limits
     SOURCES test_world_limits.c "${PROJECT_SOURCE_DIR}/src/base/alloc.c"
     DEFINITIONS SPARK_COMM_TESTING)
+
+# Reconnect: another build of the library is pretended.
+sc_add_test(test_reconnect
+    SOURCES test_reconnect.c
+    LINK_OPTIONS LINKER:--wrap=spark_comm_version)
+# And ranks that die at a chosen step of it.
+sc_add_test(test_reconnect_lost
+    SOURCES test_reconnect_lost.c
+    LINK_OPTIONS LINKER:--wrap=sc_world_agree LINKER:--wrap=sc_link_send
+        LINKER:--wrap=sc_socket_resolve)
+sc_add_test(test_world_reconnect
+    SOURCES test_world_reconnect.c
+    LINK_OPTIONS LINKER:--wrap=sc_thread_host_id)
+
 sc_add_test(test_world_verdict
     SOURCES test_world_verdict.c
     LINK_OPTIONS LINKER:--wrap=sc_thread_host_id)

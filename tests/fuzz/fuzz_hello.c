@@ -170,8 +170,9 @@ static void stream(const uint8_t *data, size_t size, int rank, enum sc_phase pha
     sc_error_clear(&error);
     expect(sc_link_open(&peer->link, fds[0], &error) == SPARK_COMM_OK);
     world->monitor.phase = phase;
-    if (phase == SC_PHASE_RUNNING) {
+    if (phase != SC_PHASE_GATHERING) {
         world->epoch->number = 1;
+        world->seen = (struct sc_wire_epoch){1, 0x0101010101010101};
         for (int i = 0; i < SIZE; i++)
             atomic_store(&world->epoch->peers[i].state, SC_PEER_PRESENT);
     } else {
@@ -195,6 +196,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     default:
         stream(data + 1, size - 1, 1, SC_PHASE_GATHERING);
         stream(data + 1, size - 1, 1, SC_PHASE_RUNNING);
+        stream(data + 1, size - 1, 0, SC_PHASE_SETTING_UP);
+        stream(data + 1, size - 1, 1, SC_PHASE_SETTING_UP);
         break;
     }
     return 0;

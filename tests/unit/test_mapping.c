@@ -202,6 +202,64 @@ static void refuse(int fd, size_t bytes, const char *word) {
     if (fd >= 0) assert_int_equal(fcntl(fd, F_GETFD), -1);
 }
 
+/* One's own part becomes private, at the same address; another process's stores no longer reach it. */
+static void test_detach(void **state) {
+    (void)state;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    int before = open_descriptors();
+    struct sc_mapping mapping = made(4 * page, true), fresh;
+    unsigned char *bytes = mapping.address;
+    int go[2], fd = dup(mapping.fd);
+    char token = 0;
+    assert_int_equal(pipe(go), 0);
+    for (size_t i = 0; i < 4 * page; i++)
+        bytes[i] = (unsigned char)(i % 251);
+    pid_t child = fork();
+    if (child == 0) { /* a mapping that outlives the detaching */
+        (void)!read(go[0], &token, 1);
+        memset(bytes, 0xee, 4 * page);
+        _exit(0);
+    }
+    assert_int_equal(sc_mapping_detach(&mapping, page, 2 * page, NULL), SPARK_COMM_OK);
+    assert_int_equal(write(go[1], "x", 1), 1);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    for (size_t i = page; i < 3 * page; i++)
+        assert_int_equal(bytes[i], i % 251);
+    bytes[page] = 1;
+    /* The rest is given up, with the descriptor, but its addresses are still this mapping's. */
+    assert_int_equal(open_descriptors(), before + 3);
+    assert_true(is_mapped(bytes));
+    /* The region itself is unhurt, and is another one now. */
+    assert_int_equal(sc_mapping_attach(fd, 4 * page, &fresh, NULL), SPARK_COMM_OK);
+    assert_ptr_not_equal(fresh.address, bytes);
+    assert_int_equal(((unsigned char *)fresh.address)[page], 0xee);
+    sc_mapping_release(&fresh);
+    sc_mapping_release(&mapping);
+    assert_false(is_mapped(bytes));
+    assert_false(is_mapped(bytes + page));
+    close(go[0]);
+    close(go[1]);
+    assert_int_equal(open_descriptors(), before);
+}
+
+/* With other users in this process, ranks that are threads, they keep what is theirs. */
+static void test_detach_among_others(void **state) {
+    (void)state;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct sc_mapping mapping = made(2 * page, true), other;
+    unsigned char *bytes = mapping.address;
+    assert_int_equal(sc_mapping_attach(dup(mapping.fd), 2 * page, &other, NULL), SPARK_COMM_OK);
+    memset(bytes, 3, 2 * page);
+    assert_int_equal(sc_mapping_detach(&mapping, 0, page, NULL), SPARK_COMM_OK);
+    assert_int_equal(sc_mapping_detach(&other, page, page, NULL), SPARK_COMM_OK);
+    for (size_t i = 0; i < 2 * page; i++)
+        assert_int_equal(bytes[i], 3);
+    sc_mapping_release(&mapping);
+    bytes[page] = 4;
+    sc_mapping_release(&other);
+    assert_false(is_mapped(bytes));
+}
+
 static void test_attach_refuses(void **state) {
     (void)state;
     int ends[2];
@@ -380,6 +438,8 @@ int main(void) {
         cmocka_unit_test(test_one_mapping_for_many),
         cmocka_unit_test(test_another_process),
         cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_detach),
+        cmocka_unit_test(test_detach_among_others),
         cmocka_unit_test(test_attach_refuses),
         cmocka_unit_test(test_bad_sizes),
         cmocka_unit_test(test_memory_runs_out),

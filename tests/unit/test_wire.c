@@ -69,7 +69,9 @@ static void test_challenge(void **state) {
 
 static struct sc_wire_hello some_hello(void) {
     struct sc_wire_hello hello = {.version = 1,
-                                  .epoch = 5,
+                                  .lived = {4, 44},
+                                  .seen = {5, 55},
+                                  .instance = 77,
                                   .rank = -3,
                                   .world_size = 1 << 30,
                                   .pid = 4711,
@@ -99,6 +101,13 @@ static void test_hello(void **state) {
     assert_true(sc_wire_get_hello(record, &out));
     assert_memory_equal(&in, &out, sizeof in);
     assert_memory_equal(record + SC_WIRE_HELLO_COVERED, in.tag, sizeof in.tag);
+    in.seen.number = 3; /* less than what it lived in */
+    sc_wire_put_hello(record, &in);
+    assert_false(sc_wire_get_hello(record, &out));
+    in.seen = (struct sc_wire_epoch){5, 0}; /* an epoch without a stamp */
+    sc_wire_put_hello(record, &in);
+    assert_false(sc_wire_get_hello(record, &out));
+    in = some_hello();
     in.pid = -1;
     sc_wire_put_hello(record, &in);
     assert_false(sc_wire_get_hello(record, &out));
@@ -171,6 +180,9 @@ static void test_header_sizes(void **state) {
         {SC_WIRE_CREDIT, {0, 0, 0}, {1, 8, UINT32_MAX}},
         {SC_WIRE_GOODBYE, {152, 152, 152}, {0, 80, 153}},
         {SC_WIRE_FAREWELL, {0, 0, 0}, {1, 8, UINT32_MAX}},
+        {SC_WIRE_READY, {544, 544, 544}, {0, 543, 545}},
+        {SC_WIRE_COMMIT, {0, 0, 0}, {1, 8, UINT32_MAX}},
+        {SC_WIRE_FAIL, {544, 544, 544}, {0, 543, 545}},
         {SC_WIRE_SUSPECT, {544, 544, 544}, {0, 543, 545}},
         {SC_WIRE_KIN, {32, 32, 32}, {0, 31, 33}},
     };
@@ -264,7 +276,10 @@ static void test_member(void **state) {
 }
 
 static void test_welcome_lines_ticket(void **state) {
-    struct sc_wire_welcome welcome = {.segment_bytes = 1 << 20}, welcome_out;
+    struct sc_wire_welcome welcome = {.segment_bytes = 1 << 20,
+                                      .stamp = UINT64_MAX - 5,
+                                      .limit_ms = SPARK_COMM_FOREVER},
+                           welcome_out;
     struct sc_wire_lines lines_out;
     struct sc_wire_lines lines = {{1, 2},   {3, 4},   {5, 6},   {7, 8},   {9, 10},
                                   {11, 12}, {13, 14}, {15, 16}, {17, 18}, 19};
@@ -272,12 +287,20 @@ static void test_welcome_lines_ticket(void **state) {
     uint8_t record[256];
     (void)state;
 
+    memset(&welcome_out, 0, sizeof welcome_out); /* its padding too */
     fill_bytes(welcome.cookie, sizeof welcome.cookie, 7);
     strcpy(welcome.unix_name, "spark_comm-0123");
     sc_wire_put_welcome(record, &welcome);
     assert_true(sc_wire_get_welcome(record, SC_WIRE_WELCOME_BYTES, &welcome_out));
     assert_memory_equal(&welcome, &welcome_out, sizeof welcome);
     assert_false(sc_wire_get_welcome(record, SC_WIRE_WELCOME_BYTES + 1, &welcome_out));
+    welcome.stamp = 0;
+    sc_wire_put_welcome(record, &welcome);
+    assert_false(sc_wire_get_welcome(record, SC_WIRE_WELCOME_BYTES, &welcome_out));
+    welcome.stamp = 1;
+    welcome.limit_ms = -2;
+    sc_wire_put_welcome(record, &welcome);
+    assert_false(sc_wire_get_welcome(record, SC_WIRE_WELCOME_BYTES, &welcome_out));
     sc_wire_put_lines(record, &lines);
     assert_true(sc_wire_get_lines(record, SC_WIRE_LINES_BYTES, &lines_out));
     assert_memory_equal(&lines, &lines_out, sizeof lines);

@@ -11,8 +11,13 @@
 
 #include "base/status.h"
 
+static bool was_left(const struct sc_shm *shm) {
+    return sc_mailbox_was_left(shm->mail.of[shm->rank]);
+}
+
 static bool flags_ready(void *arg) {
-    return sc_flags_look(arg);
+    struct sc_flags_wait *wait = arg;
+    return sc_flags_look(wait) || was_left(wait->shm);
 }
 
 /* "all_reduce #1841 (8192 bytes, bf16)". A group's members carry no number of their own here. */
@@ -90,6 +95,10 @@ spark_comm_status sc_flags_await_slow(struct sc_flags_wait *wait, const spark_co
     if (st != SPARK_COMM_OK) missing = missing_of(wait);
     if (missing != 0) return sc_flags_fail(shm, call, call->ops, st, missing, reason);
     if (sc_flags_look(wait) && !wait->mismatch) return SPARK_COMM_OK;
+    if (!wait->mismatch)
+        return sc_host_fail(shm->host, SPARK_COMM_PEER_LOST, members[wait->next], 0,
+                            "rank %d was left behind: rank %d has gone on to another epoch",
+                            members[shm->rank], members[wait->next]);
     describe(call, call->ops, what, sizeof what);
     return sc_host_fail(shm->host, SPARK_COMM_MISMATCH, members[wait->next], 0,
                         "rank %d called %s, but rank %d made another call", members[shm->rank],

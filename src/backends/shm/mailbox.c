@@ -71,6 +71,12 @@ spark_comm_status sc_mailbox_open(struct sc_shm *shm, int64_t deadline_ns) {
     return SPARK_COMM_OK;
 }
 
+void sc_mailbox_leave(struct sc_shm *shm) {
+    for (int rank = 0; rank < shm->size; rank++)
+        if (rank != shm->rank && shm->mail.of[rank] != NULL)
+            atomic_store_explicit(&shm->mail.of[rank]->left.value, 1, memory_order_release);
+}
+
 void sc_mailbox_close(struct sc_shm *shm) {
     sc_mapping_release(&shm->mail.mapping);
     memset(&shm->mail, 0, sizeof shm->mail);

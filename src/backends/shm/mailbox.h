@@ -37,7 +37,8 @@
  *
  * Every epoch has new mailboxes and starts its numbers anew: sc_mailbox_open makes all of it,
  * sc_mailbox_close forgets all of it. What a rank of an older epoch still stores reaches memory
- * that nobody reads.
+ * that nobody reads, and `left` in its own mailbox tells it so: whoever stores into a peer's own
+ * buffers must look at that word after the flags and before each piece.
  */
 #ifndef SC_SHM_MAILBOX_H
 #define SC_SHM_MAILBOX_H
@@ -105,6 +106,7 @@ struct sc_mailbox {
     struct sc_mailbox_flag stream[SC_MAILBOX_STREAM_PLACES];
     struct sc_mailbox_fragment pair[SC_MAILBOX_MAX_RANKS][SC_MAILBOX_PAIR_PLACES]; /* by reader */
     struct sc_mailbox_slot slot[SC_MAILBOX_SLOTS];
+    struct sc_mailbox_line left; /* 1: peers have gone on to another epoch; stored by them */
     _Alignas(4096) unsigned char chunk_data[SC_MAILBOX_CHUNKS][SC_MAILBOX_CHUNK_BYTES];
     unsigned char stream_data[SC_MAILBOX_STREAM_PLACES][SC_MAILBOX_STREAM_BYTES];
     struct sc_mailbox_swap swap;
@@ -123,6 +125,7 @@ _Static_assert(offsetof(struct sc_mailbox, stream_taken) == 0 &&
                    offsetof(struct sc_mailbox, stream) == 8192 + 512 &&
                    offsetof(struct sc_mailbox, pair) == 8192 + 1024 &&
                    offsetof(struct sc_mailbox, slot) == 8192 + 1024 + 16384 &&
+                   offsetof(struct sc_mailbox, left) == 58496 &&
                    offsetof(struct sc_mailbox, chunk_data) == 61440 &&
                    offsetof(struct sc_mailbox, swap) == 61440 + (512u << 10) + (512u << 10),
                "the layout is the same in every build");
@@ -169,6 +172,13 @@ spark_comm_status sc_mailbox_agree(const spark_comm_host *host, const char *oper
 /* Collective: makes the mailboxes of the host's epoch. On failure nothing is left, and it was
  * explained. */
 spark_comm_status sc_mailbox_open(struct sc_shm *shm, int64_t deadline_ns);
+/* Local: tells every peer, in its own mailbox of this epoch, that this rank has left it. A peer that
+ * was stopped finds it there when it wakes. */
+void sc_mailbox_leave(struct sc_shm *shm);
+static inline bool sc_mailbox_was_left(const struct sc_mailbox *own) {
+    /* Acquire: partner of sc_mailbox_leave. */
+    return atomic_load_explicit(&own->left.value, memory_order_acquire) != 0;
+}
 /* Local. Fine on a set that is not open. */
 void sc_mailbox_close(struct sc_shm *shm);
 /* For tests: every channel goes on with number `first`. Called by all ranks before the first

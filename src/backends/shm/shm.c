@@ -63,8 +63,14 @@ static void close_backend(void *state) {
     sc_free(shm);
 }
 
+/* How the ranks of this epoch wait. */
+static void take_policy(struct sc_shm *shm) {
+    shm->policy = sc_world_policy(sc_host_world(shm->host), SPARK_COMM_LANE_DATA);
+    shm->brisk_looks = shm->policy->spins < BRISK_LOOKS ? 0 : BRISK_LOOKS;
+}
+
 static spark_comm_status open_backend(void *user, const spark_comm_host *host, void **state) {
-    int64_t deadline = sc_deadline_after(host->options->rendezvous_timeout_ms);
+    int64_t deadline = sc_world_setup_deadline(sc_host_world(host));
     (void)user;
     spark_comm_status st = check_one_host(host);
     if (st != SPARK_COMM_OK) return st;
@@ -75,8 +81,7 @@ static spark_comm_status open_backend(void *user, const spark_comm_host *host, v
     shm->host = host;
     shm->rank = host->rank;
     shm->size = host->member_count;
-    shm->policy = sc_world_policy(sc_host_world(host), SPARK_COMM_LANE_DATA);
-    shm->brisk_looks = shm->policy->spins < BRISK_LOOKS ? 0 : BRISK_LOOKS;
+    take_policy(shm);
     sc_paths_choose(&shm->paths, shm->size);
     st = sc_mailbox_open(shm, deadline);
     if (st != SPARK_COMM_OK) goto fail;
@@ -150,6 +155,24 @@ static spark_comm_status point_to_point(void *state, const spark_comm_call *call
     return sc_pairs_point_to_point(state, call);
 }
 
+/* A new epoch: fresh mailboxes, by the same votes as in open, which a replacement goes through. */
+static spark_comm_status reopen(void *state) {
+    struct sc_shm *shm = state;
+    const spark_comm_host *host = shm->host;
+    int64_t deadline = sc_world_setup_deadline(sc_host_world(host));
+    struct sc_error error;
+    spark_comm_status st = check_one_host(host);
+    if (st != SPARK_COMM_OK) return st;
+    sc_error_clear(&error);
+    sc_mailbox_leave(shm);
+    spark_comm_status detached = sc_symmetric_detach(shm, &error);
+    st = sc_mailbox_agree(host, "reconnect", detached == SPARK_COMM_OK, 0, deadline);
+    if (st != SPARK_COMM_OK) return st;
+    sc_mailbox_close(shm);
+    take_policy(shm);
+    return sc_mailbox_open(shm, deadline);
+}
+
 /* Waits look at poison when they wake; whoever interrupts has set it before. */
 static void interrupt(void *state) {
     struct sc_shm *shm = state;
@@ -181,5 +204,6 @@ const spark_comm_backend sc_shm_backend = {
     .symmetric_alloc = sc_symmetric_alloc,
     .symmetric_free = sc_symmetric_free,
     .interrupt = interrupt,
+    .reopen = reopen,
     .describe = describe,
 };

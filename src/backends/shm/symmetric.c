@@ -15,6 +15,7 @@ struct sc_symmetric_region {
     unsigned char *own; /* this rank's part */
     size_t part_bytes; /* of each rank */
     uint32_t id; /* counted in the epoch, from 1; alike on all ranks */
+    bool is_detached; /* of an older epoch: plain memory */
 };
 
 struct sc_symmetric_range {
@@ -29,7 +30,9 @@ static const struct sc_symmetric_region *find(const struct sc_shm *shm, uint64_t
     const struct sc_symmetric_region *region = shm->regions;
     for (; region != NULL; region = region->next) {
         uint64_t offset = ptr - (uint64_t)(uintptr_t)region->own; /* wraps for what lies before */
-        if (offset <= region->part_bytes && bytes <= region->part_bytes - offset) break;
+        if (!region->is_detached && offset <= region->part_bytes &&
+            bytes <= region->part_bytes - offset)
+            break;
     }
     return region;
 }
@@ -137,6 +140,26 @@ spark_comm_status sc_symmetric_deregister(void *state, uint64_t handle) {
     return sc_host_fail(shm->host, SPARK_COMM_INVALID_ARGUMENT, -1, 0,
                         "deregister_buffer: handle %llu is not registered",
                         (unsigned long long)handle);
+}
+
+/* A peer that was only stopped may wake with its mapping of this rank's part, even in the middle of
+ * a store: from here on it reaches orphaned pages. */
+spark_comm_status sc_symmetric_detach(struct sc_shm *shm, struct sc_error *error) {
+    for (struct sc_symmetric_region *region = shm->regions; region != NULL; region = region->next) {
+        size_t offset = (size_t)shm->rank * region->part_bytes;
+        if (region->is_detached) continue;
+        spark_comm_status st =
+            sc_mapping_detach(&region->mapping, offset, region->part_bytes, error);
+        if (st != SPARK_COMM_OK) return st;
+        region->is_detached = true;
+    }
+    /* The api registers anew what is still symmetric: nothing. */
+    while (shm->ranges != NULL) {
+        struct sc_symmetric_range *range = shm->ranges;
+        shm->ranges = range->next;
+        sc_free(range);
+    }
+    return SPARK_COMM_OK;
 }
 
 void sc_symmetric_close(struct sc_shm *shm) {

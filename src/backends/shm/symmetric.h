@@ -20,6 +20,9 @@ struct sc_symmetric_place {
 };
 
 struct sc_symmetric_place sc_symmetric_locate(const struct sc_shm *shm, uint64_t ptr, size_t bytes);
+/* In a new epoch: every region becomes plain memory of this rank's, at the same address, until it is
+ * freed. Those that could not be are still to come when it is called again. */
+spark_comm_status sc_symmetric_detach(struct sc_shm *shm, struct sc_error *error);
 /* Frees all that is left. */
 void sc_symmetric_close(struct sc_shm *shm);
 
