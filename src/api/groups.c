@@ -29,6 +29,7 @@ struct members {
     size_t count;
     int64_t deadline;
     int operation; /* for turns, errors and the status line: SEND_TO, RECV_FROM, or GROUP */
+    bool captured; /* recorded into a graph: no numbers are taken */
 };
 
 /* Records each member. Positions in the ring are consecutive, so the first record leads to the
@@ -58,7 +59,9 @@ static void complete_members(const struct members *members, uint64_t first,
     for (size_t i = 0; i < members->count; i++) {
         struct sc_recorder_record *record =
             &comm->recorder.rings[SPARK_COMM_LANE_DATA][(first + i) & comm->recorder.mask];
-        sc_recorder_end(record, (int)status, false, comm->host.table.epoch, ticks);
+        sc_recorder_end(record, (int)status, members->captured, comm->host.table.epoch, ticks);
+        if (members->captured && status == SPARK_COMM_OK)
+            --*message_counter(comm, &members->posts[i]);
     }
     /* Release: partner of the world's monitor, which asks whether this rank waits for a peer. */
     atomic_store_explicit(&comm->lanes[SPARK_COMM_LANE_DATA].line->complete_ticks, ticks,
@@ -97,10 +100,12 @@ static spark_comm_status members_failed(const struct members *members, spark_com
     return sc_handle_poisoned(comm, members->operation);
 }
 
-static spark_comm_status run_members(const struct members *members) {
+static spark_comm_status run_members(struct members *members) {
     struct spark_comm *comm = members->comm;
-    spark_comm_status st =
-        sc_lane_enter(comm, SPARK_COMM_LANE_DATA, members->operation, members->deadline, false);
+    spark_comm_status st = sc_submit_check_stream(comm, members->operation,
+                                                  members->posts[0].stream, &members->captured);
+    if (st != SPARK_COMM_OK) return st;
+    st = sc_lane_enter(comm, SPARK_COMM_LANE_DATA, members->operation, members->deadline, false);
     if (st != SPARK_COMM_OK) return st;
     uint64_t ticks = sc_ticks_now();
     show_members(members, ticks);
@@ -110,7 +115,8 @@ static spark_comm_status run_members(const struct members *members) {
                             .op_count = members->count,
                             .number = *message_counter(comm, &members->posts[members->count - 1]),
                             .epoch = comm->host.table.epoch,
-                            .deadline_ns = members->deadline};
+                            .deadline_ns = members->deadline,
+                            .captured = members->captured};
     st = comm->backend.point_to_point(comm->backend_state, &call);
     if (__builtin_expect(st != SPARK_COMM_OK, 0)) st = members_failed(members, st);
     complete_members(members, first, st);
@@ -192,7 +198,7 @@ spark_comm_status sc_groups_post(struct spark_comm *comm, spark_comm_op *op) {
             "%s is %d, this rank itself: a message to oneself is only paired inside a group",
             op->kind == SPARK_COMM_OP_SEND_TO ? "dest_rank" : "src_rank", op->peer);
     if (op->bytes == 0) return SPARK_COMM_OK; /* a zero-byte message is no message on either side */
-    struct members members = {comm, op, 1, sc_lane_deadline(comm, op->timeout_ms), op->kind};
+    struct members members = {comm, op, 1, sc_lane_deadline(comm, op->timeout_ms), op->kind, false};
     return run_members(&members);
 }
 
@@ -234,9 +240,12 @@ static spark_comm_status end_group(struct spark_comm *comm) {
     if (group->refused.status != SPARK_COMM_OK) return sc_handle_failed(comm, &group->refused);
     spark_comm_status st = check_self(comm, group->posts, group->count);
     if (st != SPARK_COMM_OK || group->count == 0) return st;
-    struct members members = {comm, group->posts, group->count,
+    struct members members = {comm,
+                              group->posts,
+                              group->count,
                               sc_lane_deadline(comm, group->posts[0].timeout_ms),
-                              SPARK_COMM_OP_GROUP};
+                              SPARK_COMM_OP_GROUP,
+                              false};
     return run_members(&members);
 }
 

@@ -86,6 +86,18 @@ static void log_submission(const struct sc_lane_call *call) {
                  call->dtype != 0 ? sc_dtype_name(call->dtype) : "no type", call->peer);
 }
 
+/* Takes the number, and shows the peers what this rank is in. */
+static inline void show(struct sc_lane *own, const struct sc_lane_call *call, uint64_t descriptor,
+                        uint64_t ticks) {
+    struct sc_world_line *line = own->line;
+    own->number = call->number;
+    atomic_store_explicit(&line->descriptor, descriptor, memory_order_relaxed);
+    atomic_store_explicit(&line->bytes, call->bytes, memory_order_relaxed);
+    atomic_store_explicit(&line->submit_ticks, ticks, memory_order_relaxed);
+    /* Release: whoever acquires this number sees the fields above, or later ones. */
+    atomic_store_explicit(&line->submitted, call->number, memory_order_release);
+}
+
 spark_comm_status sc_lane_begin(struct sc_lane_call *call) {
     struct spark_comm *comm = call->comm;
     struct sc_lane *own = &comm->lanes[call->lane];
@@ -102,14 +114,9 @@ spark_comm_status sc_lane_begin(struct sc_lane_call *call) {
         st = sc_lane_enter(comm, call->lane, call->operation, call->deadline, false);
     }
     if (__builtin_expect(st != SPARK_COMM_OK, 0)) return st;
-    call->number = ++own->number;
+    call->number = own->number + !call->captured;
     uint64_t descriptor = sc_world_describe(call->operation, call->dtype, call->redop, call->peer);
-    struct sc_world_line *line = own->line;
-    atomic_store_explicit(&line->descriptor, descriptor, memory_order_relaxed);
-    atomic_store_explicit(&line->bytes, call->bytes, memory_order_relaxed);
-    atomic_store_explicit(&line->submit_ticks, ticks, memory_order_relaxed);
-    /* Release: whoever acquires this number sees the fields above, or later ones. */
-    atomic_store_explicit(&line->submitted, call->number, memory_order_release);
+    if (__builtin_expect(!call->captured, 1)) show(own, call, descriptor, ticks);
     call->record = sc_recorder_begin(&comm->recorder, call->lane, call->number, descriptor,
                                      call->bytes, sc_lane_stream_label(call->stream), ticks);
     if (__builtin_expect(comm->logs_submissions, 0)) log_submission(call);
@@ -138,6 +145,7 @@ static spark_comm_status end_failed(struct sc_lane_call *call, spark_comm_status
     sc_lane_name_operation(error, call->operation, call->number);
     bool poisoned = atomic_load_explicit(comm->poison, memory_order_acquire) != 0;
     if (!sc_status_is_fatal(status)) {
+        if (call->captured) return sc_handle_failed(comm, error);
         /* Nothing happened, so the number is free again: the lane is held, nobody has a later one. */
         uint64_t before = --comm->lanes[call->lane].number;
         atomic_store_explicit(&comm->lanes[call->lane].line->submitted, before,
@@ -154,12 +162,12 @@ spark_comm_status sc_lane_end(struct sc_lane_call *call, spark_comm_status statu
     struct sc_lane *own = &comm->lanes[call->lane];
     if (__builtin_expect(status != SPARK_COMM_OK, 0)) status = end_failed(call, status, error);
     uint64_t ticks = sc_ticks_now();
-    if (status == SPARK_COMM_OK) {
+    if (status == SPARK_COMM_OK && !call->captured) {
         atomic_store_explicit(&own->line->complete_ticks, ticks, memory_order_relaxed);
         /* Release: partner of the readers of status lines. */
         atomic_store_explicit(&own->line->completed, call->number, memory_order_release);
     }
-    sc_recorder_end(call->record, (int)status, false, comm->host.table.epoch, ticks);
+    sc_recorder_end(call->record, (int)status, call->captured, comm->host.table.epoch, ticks);
     sc_lock_give(&own->lock);
     return status;
 }

@@ -14,6 +14,7 @@ struct sc_lane_call {
     int operation;
     int dtype, redop, peer;
     uint64_t bytes, stream;
+    bool captured; /* recorded into a graph: takes no number */
     int timeout_ms; /* 0: options.op_timeout_ms; SPARK_COMM_FOREVER: none */
     int64_t deadline; /* given by begin: for the turn and for the operation alike */
     uint64_t number; /* given by begin */

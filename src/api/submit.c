@@ -112,6 +112,29 @@ static spark_comm_status check_device_pointer(struct spark_comm *comm, const spa
     return SPARK_COMM_OK;
 }
 
+/* What may become part of a graph: all that returns when it is enqueued. */
+static bool can_be_captured(int operation) {
+    return operation == SPARK_COMM_OP_ALL_REDUCE || operation == SPARK_COMM_OP_ALL_GATHER ||
+           operation == SPARK_COMM_OP_REDUCE_SCATTER || operation == SPARK_COMM_OP_SEND_TO ||
+           operation == SPARK_COMM_OP_RECV_FROM || operation == SPARK_COMM_OP_GROUP;
+}
+
+spark_comm_status sc_submit_check_stream(struct spark_comm *comm, int operation, uint64_t stream,
+                                         bool *captured) {
+    struct sc_error error;
+    *captured = false;
+    if (comm->backend.stream_state == NULL) return SPARK_COMM_OK;
+    spark_comm_status st = comm->backend.stream_state(comm->backend_state, stream, captured);
+    if (st != SPARK_COMM_OK) {
+        sc_error_clear(&error);
+        sc_host_take_explanation(&comm->host, st, &error);
+        return sc_handle_refuse(comm, st, operation, -1, "stream: %.400s", error.message);
+    }
+    if (!*captured || can_be_captured(operation)) return st;
+    return sc_handle_refuse(comm, SPARK_COMM_WRONG_STATE, operation, -1,
+                            "the stream captures a graph, and this call waits on the host");
+}
+
 spark_comm_status sc_submit_check(struct spark_comm *comm, spark_comm_op *op) {
     spark_comm_status st = SPARK_COMM_OK;
     if (op->kind < SPARK_COMM_OP_ALL_REDUCE || op->kind > SPARK_COMM_OP_RECV_FROM)
@@ -170,7 +193,8 @@ static spark_comm_status run_collective(struct spark_comm *comm, const spark_com
                                 .stream = op->stream,
                                 .timeout_ms = op->timeout_ms};
     struct sc_error error;
-    spark_comm_status st = sc_lane_begin(&lane);
+    spark_comm_status st = sc_submit_check_stream(comm, op->kind, op->stream, &lane.captured);
+    if (st == SPARK_COMM_OK) st = sc_lane_begin(&lane);
     if (__builtin_expect(st != SPARK_COMM_OK, 0)) return st;
     if (op->bytes != 0 || op->kind == SPARK_COMM_OP_BARRIER) {
         spark_comm_call call = {
@@ -180,7 +204,8 @@ static spark_comm_status run_collective(struct spark_comm *comm, const spark_com
             .number = lane.number,
             .epoch = comm->host.table.epoch,
             .digest = sc_lane_digest(op->kind, op->dtype, op->redop, op->peer, op->bytes),
-            .deadline_ns = lane.deadline};
+            .deadline_ns = lane.deadline,
+            .captured = lane.captured};
         st = function(comm->backend_state, &call);
         if (__builtin_expect(st != SPARK_COMM_OK, 0)) {
             sc_error_clear(&error);
