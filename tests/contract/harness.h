@@ -31,6 +31,7 @@ struct harness_backend {
     bool moves_data; /* false: it touches no memory (single) */
     bool has_symmetric; /* symmetric_alloc must work; otherwise it must say NOT_SUPPORTED */
     unsigned thinning; /* 1: the whole matrix; k: about one k-th of it */
+    bool on_device; /* stream-ordered, on device memory: only when SPARK_COMM_TEST_BACKEND names it */
 };
 
 struct harness_case {

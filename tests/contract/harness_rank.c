@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "device.h"
 #include "harness_board.h"
 #include "reference.h"
 
@@ -61,8 +62,18 @@ void harness_step(struct harness_rank *rank, const char *format, ...) {
     va_end(arguments);
 }
 
+/* On a device a call that has succeeded may only be enqueued: it is waited for, so that the tests may
+ * look at its result. All of them use the legacy stream. */
+static bool settle(struct harness_rank *rank, const char *expression, const char *file, int line) {
+    if (device_settle(NULL, 20000 * harness_slowness())) return true;
+    harness_fail(rank, file, line, "%s\n    was enqueued and did not end", expression);
+    return false;
+}
+
 bool harness_check_status(struct harness_rank *rank, spark_comm_status want, spark_comm_status got,
                           const char *expression, const char *file, int line) {
+    if (want == got && got == SPARK_COMM_OK && rank->world->backend->on_device)
+        return settle(rank, expression, file, line);
     if (want == got) return true;
     spark_comm_error error = {.struct_size = sizeof error};
     spark_comm_last_error(rank->comm, &error);
@@ -219,7 +230,10 @@ static void release_buffers(struct harness_rank *rank) {
 
 static void *helper_main(void *argument) {
     struct harness_thread *helper = argument;
+    const bool on_device = helper->rank.world->backend->on_device;
+    if (on_device) device_use(helper->rank.rank);
     helper->run(&helper->rank);
+    if (on_device) device_leave(helper->rank.rank);
     release_buffers(&helper->rank);
     return NULL;
 }
@@ -268,6 +282,7 @@ void harness_options(struct harness_rank *rank, spark_comm_options *options) {
     options->backend = rank->world->backend->name;
     options->master_addr = "127.0.0.1";
     options->master_port = rank->port;
+    if (rank->world->backend->on_device) options->device = rank->rank;
     options->rank = rank->rank;
     options->world_size = rank->size;
     options->rendezvous_timeout_ms = 20000 * slowness;
@@ -313,6 +328,10 @@ static void look_for_leaks(struct harness_rank *rank, int descriptors, int threa
 }
 
 void harness_rank_main(struct harness_rank *rank) {
+    const bool on_device = rank->world->backend->on_device;
+    if (on_device &&
+        !CHECK_TRUE(rank, device_use(rank->rank), "device %d cannot be used", rank->rank))
+        return;
     const bool looks = rank->world->way == HARNESS_PROCESSES && !rank->setup->keeps_things;
     const int descriptors = looks ? harness_count_descriptors() : 0;
     const int threads = looks ? harness_count_threads() : 0;
@@ -324,5 +343,6 @@ void harness_rank_main(struct harness_rank *rank) {
     spark_comm_close(comm);
     release_buffers(rank);
     if (looks) look_for_leaks(rank, descriptors, threads);
+    if (on_device) device_leave(rank->rank);
     atomic_store_explicit(&own_slot(rank)->ended, 1, memory_order_release);
 }
