@@ -329,20 +329,19 @@ static void look_for_leaks(struct harness_rank *rank, int descriptors, int threa
 
 void harness_rank_main(struct harness_rank *rank) {
     const bool on_device = rank->world->backend->on_device;
-    if (on_device &&
-        !CHECK_TRUE(rank, device_use(rank->rank), "device %d cannot be used", rank->rank))
-        return;
     const bool looks = rank->world->way == HARNESS_PROCESSES && !rank->setup->keeps_things;
     const int descriptors = looks ? harness_count_descriptors() : 0;
     const int threads = looks ? harness_count_threads() : 0;
 
-    if (rank->setup->opens_itself || open_world(rank)) rank->setup->run(rank);
+    const bool ready = !on_device || CHECK_TRUE(rank, device_use(rank->rank),
+                                                "device %d cannot be used", rank->rank);
+    if (ready && (rank->setup->opens_itself || open_world(rank))) rank->setup->run(rank);
     spark_comm *comm = rank->comm;
     rank->comm = NULL;
     if (!harness_failed(rank)) harness_step(rank, "close");
     spark_comm_close(comm);
     release_buffers(rank);
-    if (looks) look_for_leaks(rank, descriptors, threads);
     if (on_device) device_leave(rank->rank);
+    if (looks) look_for_leaks(rank, descriptors, threads);
     atomic_store_explicit(&own_slot(rank)->ended, 1, memory_order_release);
 }
