@@ -107,6 +107,7 @@ static bool fits(unsigned where, const struct harness_backend *backend, enum har
     if ((where & CONTRACT_NO_SINGLE) && !backend->moves_data) return false;
     if ((where & CONTRACT_BY_NAME) && backend->table != NULL) return false;
     if ((where & CONTRACT_SEVERAL) && size < 2) return false;
+    if ((where & CONTRACT_ONLY_HOST) && backend->on_device) return false;
     if ((where & CONTRACT_PAIR) && size != 2) return false;
     if ((where & CONTRACT_TRIO) && size != 3) return false;
     if ((where & CONTRACT_ALONE) && size != 1) return false;

@@ -144,7 +144,7 @@ static const struct contract_test tests[] = {
     {"defaults", {.run = defaults, .tune = tune_i32}, 0},
     {"growth", {.run = growth}, 0},
     {"refusals", {.run = refusals}, 0},
-    {"own_limit", {.run = own_limit}, CONTRACT_SEVERAL | CONTRACT_NO_SINGLE},
+    {"own_limit", {.run = own_limit}, CONTRACT_SEVERAL | CONTRACT_NO_SINGLE | CONTRACT_ONLY_HOST},
 };
 
 CONTRACT_MAIN("submit", tests)

@@ -32,3 +32,19 @@ foreach(source IN LISTS contract_tests)
     set_tests_properties(${entry} PROPERTIES ENVIRONMENT
         "${sc_test_environment};SPARK_COMM_TEST_BACKEND=nccl;SC_FAKE_PAGEABLE=1;SPARK_COMM_TEST_CUDA_LIBRARY=$<TARGET_FILE:fake_cuda>;SPARK_COMM_TEST_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl>")
 endforeach()
+
+# Faults and streams of this backend have tests of their own, written with the harness of the contract.
+set(sc_fakes_library contract_support spark_comm)
+set(fake_environment "SPARK_COMM_TEST_BACKEND=nccl;SC_FAKE_PAGEABLE=1;SPARK_COMM_TEST_CUDA_LIBRARY=$<TARGET_FILE:fake_cuda>;SPARK_COMM_TEST_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl>")
+file(GLOB fake_tests CONFIGURE_DEPENDS "${sc_folder_path}/test_nccl_*.c")
+foreach(source IN LISTS fake_tests)
+    get_filename_component(name "${source}" NAME_WE)
+    sc_add_test(${name} SOURCES "${source}" TIMEOUT 240
+        DEFINITIONS "SC_FAKE_DIR=\"${sc_fakes_output}\"")
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "${sc_test_environment};${fake_environment}")
+    add_dependencies(${name} fake_cuda fake_nccl fake_nccl_old fake_nccl_half)
+endforeach()
+add_test(NAME test_fake_rank_killed COMMAND test_rank_killed)
+sc_finish_test(test_fake_rank_killed fakes 120 TRUE)
+set_tests_properties(test_fake_rank_killed PROPERTIES ENVIRONMENT
+    "${sc_test_environment};${fake_environment}")

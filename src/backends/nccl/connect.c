@@ -44,7 +44,26 @@ struct ballot {
     char reason[232];
 };
 
-/* All ranks return the failure of the lowest rank that has one. */
+/* A vote that a fault cut short ends with that fault's cause. */
+static spark_comm_status cause_of(struct sc_nccl *nccl, spark_comm_status st) {
+    struct sc_error cause;
+    sc_error_clear(&cause);
+    if (sc_world_cause(sc_host_world(nccl->host), &cause) != SPARK_COMM_OK) return st;
+    return sc_host_pass(nccl->host, &cause);
+}
+
+/* The failure that counts: of the lowest rank, but one that only gave up comes after all others. */
+static int worst(const struct ballot *all, int size) {
+    int given_up = -1;
+    for (int rank = 0; rank < size; rank++) {
+        if (all[rank].status != SPARK_COMM_OK && all[rank].status != SPARK_COMM_ABORTED)
+            return rank;
+        if (all[rank].status == SPARK_COMM_ABORTED && given_up < 0) given_up = rank;
+    }
+    return given_up;
+}
+
+/* All ranks return the same failure, if any rank has one. */
 static spark_comm_status agree(struct sc_nccl *nccl, const char *step, spark_comm_status st,
                                int64_t deadline) {
     const spark_comm_host *host = nccl->host;
@@ -59,11 +78,11 @@ static spark_comm_status agree(struct sc_nccl *nccl, const char *step, spark_com
     all = sc_alloc_array((size_t)nccl->size, sizeof *all);
     if (all == NULL) return sc_host_fail(host, SPARK_COMM_NO_MEMORY, -1, 0, "%s: no memory", step);
     st = host->all_gather(host->context, &mine, all, sizeof mine, deadline);
-    for (int rank = 0; rank < nccl->size && st == SPARK_COMM_OK; rank++)
-        if (all[rank].status != SPARK_COMM_OK)
-            st =
-                sc_host_fail(host, (spark_comm_status)all[rank].status, rank, all[rank].native_code,
-                             "nccl, %s: rank %d: %.231s", step, rank, all[rank].reason);
+    int rank = st == SPARK_COMM_OK ? worst(all, nccl->size) : -1;
+    if (st != SPARK_COMM_OK) st = cause_of(nccl, st);
+    if (rank >= 0)
+        st = sc_host_fail(host, (spark_comm_status)all[rank].status, rank, all[rank].native_code,
+                          "nccl, %s: rank %d: %.231s", step, rank, all[rank].reason);
     sc_free(all);
     return st;
 }
@@ -346,14 +365,40 @@ static spark_comm_status warm_up(struct sc_nccl *nccl, int64_t deadline) {
 
 /* ---- All of it ---- */
 
+/* NCCL has a limit that leaves time for the votes on what became of it. */
+static int64_t limit_of_nccl(int64_t deadline) {
+    int64_t left = deadline - sc_deadline_now(), reserve = INT64_C(5000000000);
+    if (deadline == SC_DEADLINE_NEVER) return deadline;
+    return deadline - (left / 4 < reserve ? left / 4 : reserve);
+}
+
+/* Others may wait inside NCCL for a rank that failed, and NCCL tells them nothing: so a failure, other
+ * than a limit that all ranks have, is made known as a fault at once. */
+static spark_comm_status conclude(struct sc_nccl *nccl, const char *step, spark_comm_status st,
+                                  int64_t deadline) {
+    const spark_comm_host *host = nccl->host;
+    char message[400];
+    struct sc_error error;
+    bool waits = st == SPARK_COMM_OPEN_TIMEOUT || st == SPARK_COMM_ABORTED;
+    if (st != SPARK_COMM_OK && !waits && nccl->size > 1) {
+        sc_host_take_explanation(host->context, st, &error);
+        snprintf(message, sizeof message, "nccl, %s: rank %d: %.340s", step, nccl->rank,
+                 error.message);
+        host->report_fault(host->context, SPARK_COMM_BACKEND, nccl->rank, error.native_code,
+                           message);
+    }
+    return agree(nccl, step, st, deadline);
+}
+
 static spark_comm_status steps(struct sc_nccl *nccl, int64_t deadline) {
     sc_nccl_id id;
     size_t before = 0, after = 0, total = 0;
+    int64_t limit = limit_of_nccl(deadline);
     nccl->device.cuda->memory_info(&before, &total);
     spark_comm_status st = share_id(nccl, &id, deadline);
-    if (st == SPARK_COMM_OK) st = agree(nccl, "init", init(nccl, &id, deadline), deadline);
-    if (st == SPARK_COMM_OK) st = agree(nccl, "split", split(nccl, deadline), deadline);
-    if (st == SPARK_COMM_OK) st = agree(nccl, "warm-up", warm_up(nccl, deadline), deadline);
+    if (st == SPARK_COMM_OK) st = conclude(nccl, "init", init(nccl, &id, limit), deadline);
+    if (st == SPARK_COMM_OK) st = conclude(nccl, "split", split(nccl, limit), deadline);
+    if (st == SPARK_COMM_OK) st = conclude(nccl, "warm-up", warm_up(nccl, limit), deadline);
     nccl->device.cuda->memory_info(&after, &total);
     nccl->device_bytes = before > after ? before - after : 0;
     return st;

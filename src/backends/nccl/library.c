@@ -12,13 +12,17 @@
 #include "base/settings.h"
 
 #define MOST_NAMES 12
+#define MOST_FILES 4
 #define PIP_FILE "/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2"
 
+/* By the name that was asked for: communicators of one process may use different files. */
 static struct {
     pthread_mutex_t lock;
-    struct sc_nccl_library library;
-    char asked[512];
-    bool loaded;
+    struct {
+        struct sc_nccl_library library;
+        char asked[512];
+    } entries[MOST_FILES];
+    size_t count;
 } cache = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Names to try when none is given: the loader's path, then where pip puts its package. */
@@ -80,7 +84,8 @@ static spark_comm_status examine(const struct sc_library *opened, struct sc_nccl
 }
 
 /* Lock held. Each name by itself, so that one that opens but will not do leads on to the next. */
-static spark_comm_status load(const char *file, struct sc_error *error) {
+static spark_comm_status load(const char *file, struct sc_nccl_library *library,
+                              struct sc_error *error) {
     struct names names;
     char tried[sizeof error->message] = "";
     spark_comm_status st = SPARK_COMM_UNAVAILABLE;
@@ -92,7 +97,7 @@ static spark_comm_status load(const char *file, struct sc_error *error) {
         sc_error_clear(&reason);
         st = sc_library_open(&opened, &names.list[i], 1, &reason);
         if (st == SPARK_COMM_OK)
-            st = examine(&opened, &cache.library, &reason);
+            st = examine(&opened, library, &reason);
         else
             snprintf(reason.message, sizeof reason.message, "%.250s", opened.tried);
         if (st != SPARK_COMM_OK)
@@ -105,23 +110,26 @@ static spark_comm_status load(const char *file, struct sc_error *error) {
                             "no NCCL to use: %.400s (SPARK_COMM_NCCL_LIBRARY "
                             "names another)",
                             tried);
-    snprintf(cache.asked, sizeof cache.asked, "%s", file);
-    cache.loaded = true;
     return st;
 }
 
 spark_comm_status sc_nccl_library_load(const char *file, const struct sc_nccl_library **library,
                                        struct sc_error *error) {
     spark_comm_status st = SPARK_COMM_OK;
+    size_t i = 0;
     pthread_mutex_lock(&cache.lock);
-    if (!cache.loaded)
-        st = load(file, error);
-    else if (strcmp(cache.asked, file) != 0)
+    while (i < cache.count && strcmp(cache.entries[i].asked, file) != 0)
+        i++;
+    if (i == MOST_FILES) {
         st = sc_error_set(error, SPARK_COMM_UNAVAILABLE, -1, 0,
-                          "this process uses the NCCL %.200s already, not %.200s",
-                          cache.library.file, file);
+                          "this process has loaded %d files of NCCL already", MOST_FILES);
+    } else if (i == cache.count) {
+        st = load(file, &cache.entries[i].library, error);
+        snprintf(cache.entries[i].asked, sizeof cache.entries[i].asked, "%s", file);
+        if (st == SPARK_COMM_OK) cache.count++;
+    }
     pthread_mutex_unlock(&cache.lock);
-    if (st == SPARK_COMM_OK) *library = &cache.library;
+    if (st == SPARK_COMM_OK) *library = &cache.entries[i].library;
     return st;
 }
 

@@ -172,8 +172,8 @@ static void look_at_nccl(struct sc_nccl *nccl) {
     if (result == SC_NCCL_OK) result = error;
     if (result == SC_NCCL_OK || result == SC_NCCL_IN_PROGRESS) return;
     const char *text = nccl->api->last_error(nccl->comm);
-    snprintf(message, sizeof message, "NCCL reports in the background: %s (%d): %.250s",
-             nccl->api->error_string((sc_nccl_result)result), result,
+    snprintf(message, sizeof message, "rank %d: NCCL reports in the background: %s (%d): %.250s",
+             nccl->rank, nccl->api->error_string((sc_nccl_result)result), result,
              text != NULL && text[0] != '\0' ? text
                                              : "no more is said (NCCL_DEBUG=WARN says more)");
     report(nccl, SPARK_COMM_BACKEND, result, message);
@@ -194,8 +194,9 @@ static bool look_at_gpu(struct sc_nccl *nccl) {
     if (outstanding == 0) return false;
     if (limit != SPARK_COMM_FOREVER && age > limit) {
         snprintf(message, sizeof message,
-                 "the GPU made no progress for %lld ms; %llu operations are enqueued and not done",
-                 (long long)age, (unsigned long long)outstanding);
+                 "rank %d: the GPU made no progress for %lld ms; %llu operations are enqueued and "
+                 "not done",
+                 nccl->rank, (long long)age, (unsigned long long)outstanding);
         report(nccl, SPARK_COMM_OP_TIMEOUT, 0, message);
     }
     return true;

@@ -153,14 +153,16 @@ int fake_collective(struct fake_comm *comm, const struct fake_call *call, const 
                     void *recv, void *stream) {
     struct fake_work work = {.run = run_collective, .retain = keep, .release = let_go};
     long number = atomic_fetch_add(&comm->collectives, 1) + 1;
-    if (comm->wrong_device) sc_fake_spoil_current();
+
     if (atomic_load(&comm->error) != FAKE_SUCCESS) return atomic_load(&comm->error);
     if (atomic_load(&comm->revoked)) return FAKE_BAD_USAGE;
     if (number == comm->call_error_at) return FAKE_CUDA_ERROR;
     if (call->count == 0) return FAKE_SUCCESS;
     *(struct collective *)(void *)work.blob = (struct collective){comm, *call, send, recv, number};
     keep(work.blob);
-    if (sc_fake_enqueue(stream, &work) == FAKE_OK) return FAKE_SUCCESS;
+    int result = sc_fake_enqueue(stream, &work);
+    if (comm->wrong_device) sc_fake_spoil_current();
+    if (result == FAKE_OK) return FAKE_SUCCESS;
     let_go(work.blob);
     return FAKE_CUDA_ERROR;
 }
