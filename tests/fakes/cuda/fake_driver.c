@@ -313,7 +313,7 @@ static float from_bf16(uint16_t bits) {
 static uint16_t to_bf16(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff; /* as a GPU does: one NaN for all */
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 

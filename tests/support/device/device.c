@@ -46,11 +46,19 @@ void device_leave(int ordinal) {
     driver.release(ordinal);
 }
 
+static int query(void *stream) {
+    int mode = 2; /* relaxed */
+    driver.capture_mode(&mode);
+    int result = driver.stream_query(stream);
+    driver.capture_mode(&mode);
+    return result;
+}
+
 bool device_settle(void *stream, int limit_ms) {
     struct timespec start, now, pause = {0, 20000};
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (unsigned round = 0;; round++) {
-        int result = driver.stream_query(stream);
+        int result = query(stream);
         if (result != 600) return result == 0; /* CUDA_ERROR_NOT_READY */
         clock_gettime(CLOCK_MONOTONIC, &now);
         if ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000 > limit_ms)

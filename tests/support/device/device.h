@@ -28,16 +28,17 @@
     X(stream_destroy, cuStreamDestroy, 4000, (void *stream))                                   \
     X(stream_query, cuStreamQuery, 2000, (void *stream))                                       \
     X(stream_sync, cuStreamSynchronize, 2000, (void *stream))                                  \
-    X(stream_capturing, cuStreamIsCapturing, 10000, (void *stream, int *status))               \
+    X(capture_mode, cuThreadExchangeStreamCaptureMode, 10010, (int *mode))                     \
     X(begin, cuStreamBeginCapture, 10010, (void *stream, int mode))                            \
     X(end, cuStreamEndCapture, 10000, (void *stream, void **graph))                            \
     X(instantiate, cuGraphInstantiateWithFlags, 11040,                                         \
       (void **exec, void *graph, unsigned long long flags))                                    \
-    X(launch, cuGraphLaunch, 10000, (void *exec, void *stream))                                \
-    X(exec_destroy, cuGraphExecDestroy, 10000, (void *exec))                                   \
-    X(graph_destroy, cuGraphDestroy, 10000, (void *graph))                                     \
-    X(module_load, cuModuleLoadData, 2000, (void **module, const void *image))                 \
-    X(module_function, cuModuleGetFunction, 2000, (void **function, void *module, const char *name))
+        X(launch, cuGraphLaunch, 10000, (void *exec, void *stream))                            \
+            X(exec_destroy, cuGraphExecDestroy, 10000, (void *exec))                           \
+                X(graph_destroy, cuGraphDestroy, 10000, (void *graph))                         \
+                    X(module_load, cuModuleLoadData, 2000, (void **module, const void *image)) \
+                        X(module_function, cuModuleGetFunction, 2000,                          \
+                          (void **function, void *module, const char *name))
 
 struct device_driver {
     void *library;
@@ -53,7 +54,7 @@ const struct device_driver *device_driver(void);
 /* Makes the primary context of the device current to this thread, and keeps it until device_leave. */
 bool device_use(int ordinal);
 void device_leave(int ordinal);
-/* Waits until the stream has passed all that is queued; false after `limit_ms`, or on an error. */
+/* Waits until the stream has passed all that is queued, and harms no capture; false after `limit_ms`, or on an error. */
 bool device_settle(void *stream, int limit_ms);
 /* Filled device memory, and reading it back; 0 and false on failure. */
 uint64_t device_make(const void *data, size_t bytes);
