@@ -195,6 +195,7 @@ int contract_main(const char *name, const struct contract_test *tests, size_t co
     size_t used = 0;
     clean_environment();
     wake_sanitizer();
+    if (getenv("SPARK_COMM_TEST_MANAGED") != NULL) harness_use_managed();
     harness_level(); /* looks at the environment once, before there are threads */
     for (size_t i = 0; i < FAULT_SIGNALS; i++)
         sigaction(fault_signals[i], NULL, &fault_actions[i]);

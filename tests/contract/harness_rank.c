@@ -62,6 +62,20 @@ void harness_step(struct harness_rank *rank, const char *format, ...) {
     va_end(arguments);
 }
 
+static void *managed_allocate(size_t bytes) {
+    uint64_t pointer = 0;
+    return device_driver()->managed(&pointer, bytes, 1) == 0 ? (void *)(uintptr_t)pointer : NULL;
+}
+
+static void managed_release(void *memory) {
+    device_driver()->free((uint64_t)(uintptr_t)memory);
+}
+
+void harness_use_managed(void) {
+    guard_allocate = managed_allocate;
+    guard_release = managed_release;
+}
+
 /* On a device a call that has succeeded may only be enqueued: it is waited for, so that the tests may
  * look at its result. All of them use the legacy stream. */
 static bool settle(struct harness_rank *rank, const char *expression, const char *file, int line) {

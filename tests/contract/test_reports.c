@@ -196,8 +196,7 @@ static void info(struct harness_rank *rank) {
     const size_t count = report.row_count;
     if (!CHECK_TRUE(rank, count >= 7 && count <= 128, "%zu rows", count)) return;
     const bool on_device = rank->world->backend->on_device;
-    const uint32_t trait =
-        on_device ? SPARK_COMM_TRAIT_STREAM_ORDERED : SPARK_COMM_TRAIT_CANONICAL;
+    const uint32_t trait = on_device ? SPARK_COMM_TRAIT_STREAM_ORDERED : SPARK_COMM_TRAIT_CANONICAL;
     CHECK_TRUE(rank, report.traits & trait, "traits 0x%x", report.traits);
     CHECK_TRUE(rank, (report.library_file[0] != '\0') == on_device, "library_file %s",
                report.library_file);

@@ -26,6 +26,14 @@ spark_comm_status script_open(struct harness_rank *rank, int rendezvous_ms, int 
     return harness_open(rank, &options, &rank->comm);
 }
 
+void *script_memory(struct harness_rank *rank, size_t bytes) {
+    uint64_t pointer = 0;
+    const int result = device_driver()->managed(&pointer, bytes, 1);
+    if (!CHECK_TRUE(rank, result == 0, "no managed memory: %d", result)) exit(1);
+    memset((void *)(uintptr_t)pointer, 0, bytes);
+    return (void *)(uintptr_t)pointer;
+}
+
 bool script_await_poison(struct harness_rank *rank, int limit_ms) {
     const int64_t limit = harness_now_ms() + (int64_t)limit_ms * harness_slowness();
     while (spark_comm_is_healthy(rank->comm))

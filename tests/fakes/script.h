@@ -12,6 +12,9 @@ void script_set(struct harness_rank *rank, const char *variable, const char *val
 /* Opens with these limits; the status, with *comm set on success. 0: the harness's own. */
 spark_comm_status script_open(struct harness_rank *rank, int rendezvous_ms, int op_ms,
                               int close_ms);
+/* Memory that host and GPU reach (managed), zero filled, on a real GPU as on the fakes; it stays until
+ * the process ends. */
+void *script_memory(struct harness_rank *rank, size_t bytes);
 /* Waits until the communicator is poisoned; false (a failure) after `limit_ms`. */
 bool script_await_poison(struct harness_rank *rank, int limit_ms);
 /* Open failed with `want`, and the words are in its message. */

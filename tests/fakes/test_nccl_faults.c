@@ -19,10 +19,10 @@ static spark_comm_status sum(struct harness_rank *rank, float *value) {
 
 /* After a fault the GPU is free again, and close is quick. */
 static void check_way_out(struct harness_rank *rank, int close_ms) {
-    float value = 1;
+    float *value = script_memory(rank, 4);
     CHECK_TRUE(rank, device_settle(NULL, 3000 * harness_slowness()), "the stream is not free");
     CHECK_TRUE(rank, !spark_comm_is_healthy(rank->comm), "healthy after a fault");
-    CHECK_TRUE(rank, sum(rank, &value) >= 200, "a call after the fault went on");
+    CHECK_TRUE(rank, sum(rank, value) >= 200, "a call after the fault went on");
     const int64_t start = harness_now_ms();
     spark_comm_close(rank->comm);
     rank->comm = NULL;
@@ -205,23 +205,42 @@ static void driver_blocks(struct harness_rank *rank) {
     CHECK_TRUE(rank, harness_now_ms() - asked < 500 * harness_slowness(), "abort was slow");
 }
 
+/* Rank 1 does not call: the kernels of the others wait, until nothing has moved for op_timeout. No
+ * script, so a real GPU can be asked the same. */
+static void absent_rank(struct harness_rank *rank) {
+    float *value = script_memory(rank, 4);
+    if (!CHECK_OK(rank, script_open(rank, 0, 1500, 3000))) return;
+    if (rank->rank != 1)
+        for (int i = 0; i < 3; i++)
+            CHECK_TRUE(rank, sum(rank, value) == SPARK_COMM_OK, "not enqueued");
+    if (!script_await_poison(rank, 3000)) return;
+    CHECK_MESSAGE(rank, SPARK_COMM_OP_TIMEOUT, "rank");
+    check_way_out(rank, 3000);
+    /* The GPU does other work, and a new communicator. */
+    harness_meet(rank);
+    if (!CHECK_OK(rank, script_open(rank, 0, 0, 0))) return;
+    *value = 1;
+    CHECK_OK(rank, sum(rank, value));
+    CHECK_INT(rank, rank->size, *value);
+}
+
 enum { KILLED_AT = 0 };
 
 /* The peer dies in the middle of GPU work: over NVLink NCCL notices nothing, the world does. */
 static void peer_dies(struct harness_rank *rank) {
     const int victim = rank->size - 1;
-    float value = 0;
+    float *value = script_memory(rank, 4);
     if (!CHECK_OK(rank, script_open(rank, 0, 20000, 1000))) return;
     for (int i = 0; i < 50; i++)
-        CHECK_OK(rank, sum(rank, &value));
+        CHECK_OK(rank, sum(rank, value));
     if (rank->rank == victim) {
         atomic_store(harness_word(rank, KILLED_AT), (uint64_t)harness_now_ms());
         harness_die(rank);
     }
     for (int i = 0; i < 20; i++)
-        sum(rank, &value);
+        sum(rank, value);
     if (!script_await_poison(rank, 1000)) return;
-    CHECK_STATUS(rank, SPARK_COMM_PEER_LOST, sum(rank, &value));
+    CHECK_STATUS(rank, SPARK_COMM_PEER_LOST, sum(rank, value));
     check_way_out(rank, 1000);
 }
 
@@ -243,6 +262,7 @@ static const struct contract_test tests[] = {
     {"group_breaks", {.run = group_breaks, .opens_itself = true}, WHERE},
     {"call_fails", {.run = call_fails, .opens_itself = true}, WHERE},
     {"driver_blocks", {.run = driver_blocks, .opens_itself = true}, WHERE | CONTRACT_PAIR},
+    {"absent_rank", {.run = absent_rank, .opens_itself = true}, WHERE},
     {"peer_dies", {.run = peer_dies, .opens_itself = true}, WHERE},
 };
 

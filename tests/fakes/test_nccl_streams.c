@@ -8,11 +8,11 @@
 
 #define COUNT 1000
 
-static uint64_t address(const void *memory) {
-    return harness_address(memory);
+static uint64_t address(const volatile void *memory) {
+    return (uint64_t)(uintptr_t)memory;
 }
 
-static spark_comm_op sum_of(float *values, size_t count, void *stream) {
+static spark_comm_op sum_of(const volatile float *values, size_t count, void *stream) {
     return (spark_comm_op){.struct_size = sizeof(spark_comm_op),
                            .kind = SPARK_COMM_OP_ALL_REDUCE,
                            .dtype = SPARK_COMM_F32,
@@ -40,35 +40,37 @@ static uint64_t submitted(struct harness_rank *rank) {
 static void captured(struct harness_rank *rank) {
     const struct device_driver *cuda = device_driver();
     const int n = rank->size, other = (rank->rank + 1) % n, before = (rank->rank + n - 1) % n;
-    float sum = 1, scatter[4], scattered = 0, out = 10.0f + (float)rank->rank, in = 0;
-    float gathered[4] = {0};
+    volatile float *memory = script_memory(rank, 64 * sizeof(float));
+    volatile float *sum = memory, *scattered = memory + 1, *out = memory + 2, *in = memory + 3;
+    volatile float *scatter = memory + 16, *gathered = memory + 32;
     void *stream = new_stream(), *graph = NULL, *exec = NULL;
     spark_comm_health_report report = {.struct_size = sizeof report};
+    *sum = 1;
+    *out = 10.0f + (float)rank->rank;
     for (int i = 0; i < n; i++)
         scatter[i] = (float)(i + 1);
     const uint64_t number = submitted(rank);
     const uint64_t handle = (uint64_t)(uintptr_t)stream;
-    spark_comm_op op = sum_of(&sum, 1, stream);
+    spark_comm_op op = sum_of(sum, 1, stream);
     if (!CHECK_INT(rank, 0, cuda->begin(stream, 0))) return; /* global: the strictest mode */
     CHECK_TRUE(rank, spark_comm_submit(rank->comm, &op) == SPARK_COMM_OK, "all_reduce");
     op.flags = SPARK_COMM_FLAG_EVENT_ORDERED;
     CHECK_TRUE(rank, spark_comm_submit(rank->comm, &op) == SPARK_COMM_OK, "event ordered");
-    op = sum_of(&sum, 1, stream);
+    op = sum_of(out, 1, stream);
     op.kind = SPARK_COMM_OP_ALL_GATHER;
-    op.send = address(&out);
     op.recv = address(gathered);
     CHECK_TRUE(rank, spark_comm_submit(rank->comm, &op) == SPARK_COMM_OK, "all_gather");
     op.kind = SPARK_COMM_OP_REDUCE_SCATTER;
     op.send = address(scatter);
-    op.recv = address(&scattered);
+    op.recv = address(scattered);
     CHECK_TRUE(rank, spark_comm_submit(rank->comm, &op) == SPARK_COMM_OK, "reduce_scatter");
     spark_comm_group_start(rank->comm);
-    spark_comm_send_to(rank->comm, address(&out), 4, other, handle);
-    spark_comm_recv_from(rank->comm, address(&in), 4, before, handle);
+    spark_comm_send_to(rank->comm, address(out), 4, other, handle);
+    spark_comm_recv_from(rank->comm, address(in), 4, before, handle);
     CHECK_TRUE(rank, spark_comm_group_end(rank->comm) == SPARK_COMM_OK, "group");
     if (!CHECK_INT(rank, 0, cuda->end(stream, &graph))) return;
     CHECK_INT(rank, number, submitted(rank)); /* captured calls take no number */
-    CHECK_TRUE(rank, sum == 1 && scattered == 0 && in == 0, "work was done inside the capture");
+    CHECK_TRUE(rank, *sum == 1 && *scattered == 0 && *in == 0, "work was done inside the capture");
     CHECK_INT(rank, 0, cuda->instantiate(&exec, graph, 0));
     spark_comm_health(rank->comm, &report);
     const uint64_t progress = report.device_progress;
@@ -77,13 +79,13 @@ static void captured(struct harness_rank *rank) {
         CHECK_INT(rank, 0, cuda->launch(exec, stream));
         if (!CHECK_TRUE(rank, device_settle(stream, 10000), "the graph does not end")) return;
         want *= (float)(n * n);
-        CHECK_TRUE(rank, sum == want, "sum is %g, not %g", (double)sum, (double)want);
-        CHECK_TRUE(rank, scattered == (float)(n * (rank->rank + 1)), "scattered %g",
-                   (double)scattered);
-        CHECK_TRUE(rank, in == 10.0f + (float)before, "received %g", (double)in);
+        CHECK_TRUE(rank, *sum == want, "sum is %g, not %g", (double)*sum, (double)want);
+        CHECK_TRUE(rank, *scattered == (float)(n * (rank->rank + 1)), "scattered %g",
+                   (double)*scattered);
+        CHECK_TRUE(rank, *in == 10.0f + (float)before, "received %g", (double)*in);
         for (int i = 0; i < n; i++)
             CHECK_TRUE(rank, gathered[i] == 10.0f + (float)i, "gathered %g", (double)gathered[i]);
-        in = scattered = 0;
+        *in = *scattered = 0;
     }
     spark_comm_health(rank->comm, &report);
 #ifdef SC_HAVE_KERNELS
@@ -92,7 +94,7 @@ static void captured(struct harness_rank *rank) {
     (void)progress;
 #endif
     /* Eager calls go on between replays. */
-    op = sum_of(&sum, 1, stream);
+    op = sum_of(sum, 1, stream);
     CHECK_OK(rank, spark_comm_submit(rank->comm, &op));
     cuda->exec_destroy(exec);
     cuda->graph_destroy(graph);
@@ -106,32 +108,32 @@ static void refused_in_capture(struct harness_rank *rank) {
     spark_comm_options options;
     void *stream = new_stream(), *graph = NULL, *exec = NULL;
     uint64_t memory = 0;
-    float value = 1;
-    char large[8192] = {0};
+    volatile float *value = script_memory(rank, 16384);
+    *value = 1;
     harness_options(rank, &options);
     options.stream = (uint64_t)(uintptr_t)stream;
     options.dtype = SPARK_COMM_F32;
     if (!CHECK_OK(rank, harness_open(rank, &options, &rank->comm))) return;
     spark_comm *comm = rank->comm;
     if (!CHECK_INT(rank, 0, cuda->begin(stream, 0))) return;
-    CHECK_TRUE(rank, spark_comm_all_reduce(comm, address(&value), 4) == SPARK_COMM_OK, "captured");
-    CHECK_REFUSED(rank, SPARK_COMM_WRONG_STATE, spark_comm_broadcast(comm, address(&value), 4, 0),
+    CHECK_TRUE(rank, spark_comm_all_reduce(comm, address(value), 4) == SPARK_COMM_OK, "captured");
+    CHECK_REFUSED(rank, SPARK_COMM_WRONG_STATE, spark_comm_broadcast(comm, address(value), 4, 0),
                   "broadcast", "capture");
-    CHECK_REFUSED(rank, SPARK_COMM_WRONG_STATE,
-                  spark_comm_broadcast(comm, address(large), sizeof large, 0), "broadcast");
+    CHECK_REFUSED(rank, SPARK_COMM_WRONG_STATE, spark_comm_broadcast(comm, address(value), 8192, 0),
+                  "broadcast");
     CHECK_REFUSED(rank, SPARK_COMM_WRONG_STATE, spark_comm_barrier(comm), "barrier", "capture");
     CHECK_REFUSED(rank, SPARK_COMM_WRONG_STATE, spark_comm_symmetric_alloc(comm, 64, &memory),
                   "symmetric_alloc");
     if (rank->rank > 0)
         CHECK_REFUSED(rank, SPARK_COMM_WRONG_STATE,
-                      spark_comm_recv_command_u32(comm, address(&value), 0), "recv_command_u32");
+                      spark_comm_recv_command_u32(comm, address(value), 0), "recv_command_u32");
     CHECK_TRUE(rank, spark_comm_is_healthy(comm), "poisoned");
-    CHECK_TRUE(rank, spark_comm_all_reduce(comm, address(&value), 4) == SPARK_COMM_OK, "captured");
+    CHECK_TRUE(rank, spark_comm_all_reduce(comm, address(value), 4) == SPARK_COMM_OK, "captured");
     if (!CHECK_INT(rank, 0, cuda->end(stream, &graph))) return;
     CHECK_INT(rank, 0, cuda->instantiate(&exec, graph, 0));
     CHECK_INT(rank, 0, cuda->launch(exec, stream));
     CHECK_TRUE(rank, device_settle(stream, 10000), "the graph does not end");
-    CHECK_INT(rank, rank->size * rank->size, value);
+    CHECK_INT(rank, rank->size * rank->size, *value);
     cuda->exec_destroy(exec);
     cuda->graph_destroy(graph);
     CHECK_OK(rank, spark_comm_barrier(comm));
@@ -145,9 +147,9 @@ static void refused_in_capture(struct harness_rank *rank) {
 static void beside_a_capture(struct harness_rank *rank) {
     const struct device_driver *cuda = device_driver();
     void *stream = new_stream(), *mine = new_stream(), *graph = NULL;
-    float value = 1;
+    volatile float *value = script_memory(rank, 4);
     if (!CHECK_INT(rank, 0, cuda->begin(stream, 0))) return;
-    spark_comm_op op = sum_of(&value, 1, mine);
+    spark_comm_op op = sum_of(value, 1, mine);
     for (int i = 0; i < 700; i++) /* beyond the run-ahead, where the GPU is asked */
         if (!CHECK_TRUE(rank, spark_comm_submit(rank->comm, &op) == SPARK_COMM_OK, "call %d", i))
             break;
@@ -164,7 +166,7 @@ static void beside_a_capture(struct harness_rank *rank) {
  * result of the one before. */
 static void changing_streams(struct harness_rank *rank) {
     void *streams[3] = {NULL, new_stream(), new_stream()};
-    float *values = calloc(COUNT, sizeof *values);
+    float *values = script_memory(rank, COUNT * sizeof *values);
     const int rounds = harness_rounds(rank, 200);
     double want = 1;
     for (int i = 0; i < COUNT; i++)
@@ -189,14 +191,13 @@ static void changing_streams(struct harness_rank *rank) {
             break;
     device_driver()->stream_destroy(streams[1]);
     device_driver()->stream_destroy(streams[2]);
-    free(values);
 }
 
 /* Thousands of calls ahead of the GPU: held back, never refused, and all of them done. */
 static void runs_ahead(struct harness_rank *rank) {
     const int rounds = 3000;
-    int32_t value = 1, counted = 0;
-    spark_comm_op op = sum_of((float *)(void *)&value, 1, NULL);
+    int32_t counted = 0;
+    spark_comm_op op = sum_of(script_memory(rank, 4), 1, NULL);
     op.dtype = SPARK_COMM_I32;
     spark_comm_health_report report = {.struct_size = sizeof report};
     op.redop = SPARK_COMM_MAX;
@@ -219,7 +220,7 @@ static void runs_ahead(struct harness_rank *rank) {
 
 /* A broadcast above 4 KiB is complete on the host: root may write its buffer again at once. */
 static void broadcast_is_complete(struct harness_rank *rank) {
-    unsigned char *data = calloc(1, 100000);
+    unsigned char *data = script_memory(rank, 100000);
     for (int i = 0; i < 20; i++) {
         memset(data, rank->rank == 0 ? i : 0xff, 100000);
         const spark_comm_status st = spark_comm_broadcast(rank->comm, address(data), 100000, 0);
@@ -227,7 +228,6 @@ static void broadcast_is_complete(struct harness_rank *rank) {
         if (!CHECK_TRUE(rank, data[0] == i && data[99999] == i, "broadcast %d is not there", i))
             break;
     }
-    free(data);
 }
 
 /* ---- The exchange ---- */
@@ -329,7 +329,7 @@ static void unchecked(struct harness_rank *rank) {
 /* ---- Registration, reconnect, graphs that live ---- */
 
 static void registration(struct harness_rank *rank) {
-    char *memory = calloc(1, 65536);
+    char *memory = script_memory(rank, 65536);
     uint64_t first = 0, second = 0, part = 0;
     spark_comm *comm = rank->comm;
     CHECK_OK(rank, spark_comm_register_buffer(comm, address(memory), 65536, &first));
@@ -344,7 +344,6 @@ static void registration(struct harness_rank *rank) {
     /* NCCL reads nothing of it after close. */
     spark_comm_close(comm);
     rank->comm = NULL;
-    free(memory);
 }
 
 static void registration_does_nothing(struct harness_rank *rank) {
@@ -362,13 +361,14 @@ static void registration_does_nothing(struct harness_rank *rank) {
 static void reconnect_alone(struct harness_rank *rank) {
     const struct device_driver *cuda = device_driver();
     void *stream = new_stream(), *graph = NULL;
-    char *memory = calloc(1, 4096);
+    char *memory = script_memory(rank, 4096);
     uint64_t handle = 0, symmetric = 0;
-    float value = 3;
+    volatile float *value = script_memory(rank, 4);
+    *value = 3;
     CHECK_OK(rank, spark_comm_register_buffer(rank->comm, address(memory), 4096, &handle));
     CHECK_OK(rank, spark_comm_symmetric_alloc(rank->comm, 10000, &symmetric));
     if (!CHECK_INT(rank, 0, cuda->begin(stream, 0))) return;
-    spark_comm_op op = sum_of(&value, 1, stream);
+    spark_comm_op op = sum_of(value, 1, stream);
     CHECK_TRUE(rank, spark_comm_submit(rank->comm, &op) == SPARK_COMM_OK, "captured");
     if (!CHECK_INT(rank, 0, cuda->end(stream, &graph))) return;
     CHECK_STATUS(rank, SPARK_COMM_WRONG_STATE, spark_comm_attempt_reconnect(rank->comm));
@@ -381,19 +381,18 @@ static void reconnect_alone(struct harness_rank *rank) {
     CHECK_OK(rank, spark_comm_abort(rank->comm));
     CHECK_OK(rank, spark_comm_attempt_reconnect(rank->comm));
     CHECK_OK(rank, spark_comm_submit(rank->comm, &op));
-    CHECK_INT(rank, 3, value);
+    CHECK_INT(rank, 3, *value);
     device_settle(stream, 10000);
     cuda->stream_destroy(stream);
-    free(memory);
 }
 
 /* A graph keeps NCCL from ending the communicator after a fault; destroying it lets go. */
 static void graph_outlives_a_fault(struct harness_rank *rank) {
     const struct device_driver *cuda = device_driver();
     void *stream = new_stream(), *graph = NULL;
-    float value = 3;
+
     if (!CHECK_INT(rank, 0, cuda->begin(stream, 2))) return;
-    spark_comm_op op = sum_of(&value, 1, stream);
+    spark_comm_op op = sum_of(script_memory(rank, 4), 1, stream);
     CHECK_TRUE(rank, spark_comm_submit(rank->comm, &op) == SPARK_COMM_OK, "captured");
     if (!CHECK_INT(rank, 0, cuda->end(stream, &graph))) return;
     CHECK_OK(rank, spark_comm_barrier(rank->comm));
