@@ -23,7 +23,10 @@ spark_comm_status script_open(struct harness_rank *rank, int rendezvous_ms, int 
     if (rendezvous_ms > 0) options.rendezvous_timeout_ms = rendezvous_ms * slowness;
     if (op_ms > 0) options.op_timeout_ms = op_ms * slowness;
     if (close_ms > 0) options.close_timeout_ms = close_ms * slowness;
-    return harness_open(rank, &options, &rank->comm);
+    const spark_comm_status st = harness_open(rank, &options, &rank->comm);
+    /* A fault right after open on one rank would end the open of another. */
+    if (st == SPARK_COMM_OK) harness_meet(rank);
+    return st;
 }
 
 void *script_memory(struct harness_rank *rank, size_t bytes) {

@@ -171,10 +171,10 @@ static void call_fails(struct harness_rank *rank) {
 }
 
 static void blocked_caller(struct harness_rank *rank) {
-    float value = 1;
+    float *value = script_memory(rank, 4);
     /* The mark of the 64th submission is where the driver blocks. */
     for (int i = 0; i < 64; i++)
-        if (sum(rank, &value) != SPARK_COMM_OK) return;
+        if (sum(rank, value) != SPARK_COMM_OK) return;
 }
 
 /* A driver call that takes 4 s: the monitor goes on, so the rank is not lost although it is silent for
