@@ -17,3 +17,7 @@ set_target_properties(gpu_host_cost PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/gpu")
 target_include_directories(gpu_host_cost PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/device")
 target_link_libraries(gpu_host_cost PRIVATE sc_build_options spark_comm_internal)
+add_executable(gpu_nccl_offers EXCLUDE_FROM_ALL "${sc_folder_path}/programs/nccl_offers.c")
+set_target_properties(gpu_nccl_offers PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/gpu")
+target_link_libraries(gpu_nccl_offers PRIVATE sc_build_options spark_comm_internal)

@@ -6,6 +6,7 @@
 #include "backends/nccl/state.h"
 
 #include "base/alloc.h"
+#include "base/deadline.h"
 
 /* ---- Registrations: data lane held ---- */
 
@@ -13,13 +14,13 @@ static int register_with_nccl(struct sc_nccl *nccl, struct sc_nccl_registration 
     struct sc_device_scope scope;
     int result = SC_NCCL_OK;
     entry->of_nccl = NULL;
-    pthread_mutex_lock(&nccl->order.lock);
+    sc_lock_take(&nccl->order.lock, SC_DEADLINE_NEVER, NULL);
     sc_device_enter(&nccl->device, &scope, true);
     if (nccl->comm != NULL)
         result = nccl->api->comm_register(nccl->comm, (void *)(uintptr_t)entry->ptr, entry->bytes,
                                           &entry->of_nccl);
     sc_device_leave(&nccl->device, &scope);
-    pthread_mutex_unlock(&nccl->order.lock);
+    sc_lock_give(&nccl->order.lock);
     return result;
 }
 
@@ -49,13 +50,13 @@ spark_comm_status sc_memory_register(void *state, uint64_t ptr, size_t bytes, ui
 static int deregister_with_nccl(struct sc_nccl *nccl, struct sc_nccl_registration *entry) {
     struct sc_device_scope scope;
     int result = SC_NCCL_OK;
-    pthread_mutex_lock(&nccl->order.lock);
+    sc_lock_take(&nccl->order.lock, SC_DEADLINE_NEVER, NULL);
     sc_device_enter(&nccl->device, &scope, true);
     if (nccl->comm != NULL && entry->of_nccl != NULL)
         result = nccl->api->comm_deregister(nccl->comm, entry->of_nccl);
     entry->of_nccl = NULL;
     sc_device_leave(&nccl->device, &scope);
-    pthread_mutex_unlock(&nccl->order.lock);
+    sc_lock_give(&nccl->order.lock);
     return result;
 }
 
@@ -141,14 +142,14 @@ static void drop_window(struct sc_nccl *nccl, struct sc_nccl_symmetric *entry) {
 static void release_entry(struct sc_nccl *nccl, struct sc_nccl_symmetric *entry) {
     struct sc_device_scope scope;
     if (entry == NULL) return;
-    pthread_mutex_lock(&nccl->order.lock);
+    sc_lock_take(&nccl->order.lock, SC_DEADLINE_NEVER, NULL);
     sc_device_enter(&nccl->device, &scope, true);
     drop_window(nccl, entry);
     /* Freeing waits for the GPU, and a kernel that cannot be ended never leaves it. */
     if (entry->memory != NULL && !atomic_load(&nccl->watch.stuck))
         nccl->api->memory_free(entry->memory);
     sc_device_leave(&nccl->device, &scope);
-    pthread_mutex_unlock(&nccl->order.lock);
+    sc_lock_give(&nccl->order.lock);
     sc_free(entry);
 }
 
@@ -164,13 +165,13 @@ static int allocate(struct sc_nccl *nccl, struct sc_nccl_symmetric *entry, size_
 /* Collective. Success without a window is "not supported" from 2.29.2 on. */
 static void make_window(struct sc_nccl *nccl, struct sc_nccl_symmetric *entry, size_t bytes) {
     struct sc_device_scope scope;
-    pthread_mutex_lock(&nccl->order.lock);
+    sc_lock_take(&nccl->order.lock, SC_DEADLINE_NEVER, NULL);
     sc_device_enter(&nccl->device, &scope, true);
     if (nccl->api->window_register(nccl->comm, entry->memory, bytes, &entry->window,
                                    SC_NCCL_WINDOW_SYMMETRIC) != SC_NCCL_OK)
         entry->window = NULL;
     sc_device_leave(&nccl->device, &scope);
-    pthread_mutex_unlock(&nccl->order.lock);
+    sc_lock_give(&nccl->order.lock);
 }
 
 spark_comm_status sc_memory_alloc(void *state, size_t bytes, int64_t deadline_ns, uint64_t *ptr) {
@@ -185,9 +186,9 @@ spark_comm_status sc_memory_alloc(void *state, size_t bytes, int64_t deadline_ns
         mine.window = entry->window != NULL;
         st = vote(nccl, &mine, deadline_ns, &windows);
         if (st != SPARK_COMM_OK) goto fail;
-        pthread_mutex_lock(&nccl->order.lock);
+        sc_lock_take(&nccl->order.lock, SC_DEADLINE_NEVER, NULL);
         if (!windows) drop_window(nccl, entry);
-        pthread_mutex_unlock(&nccl->order.lock);
+        sc_lock_give(&nccl->order.lock);
     }
     entry->next = nccl->symmetric;
     nccl->symmetric = entry;

@@ -155,9 +155,9 @@ static spark_comm_status point_to_point(void *state, const spark_comm_call *call
 
 static spark_comm_status set_add_kernel(void *state, uint64_t kernel) {
     struct sc_nccl *nccl = state;
-    pthread_mutex_lock(&nccl->order.lock);
+    sc_lock_take(&nccl->order.lock, SC_DEADLINE_NEVER, NULL);
     nccl->add = kernel != 0 ? (sc_cu_function)(uintptr_t)kernel : nccl->kernels.add_bf16;
-    pthread_mutex_unlock(&nccl->order.lock);
+    sc_lock_give(&nccl->order.lock);
     return SPARK_COMM_OK;
 }
 

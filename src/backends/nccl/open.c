@@ -90,7 +90,6 @@ static void release(struct sc_nccl *nccl) {
         sc_device_leave(&nccl->device, &scope);
     }
     sc_device_close(&nccl->device);
-    pthread_mutex_destroy(&nccl->order.lock);
     sc_free(nccl);
 }
 
@@ -116,7 +115,6 @@ spark_comm_status sc_open_backend(void *user, const spark_comm_host *host, void 
     nccl->rank = host->rank;
     nccl->size = host->member_count;
     nccl->default_stream = (sc_cu_stream)(uintptr_t)host->options->stream;
-    pthread_mutex_init(&nccl->order.lock, NULL);
     sc_settings_of_environment(&nccl->settings);
     st = sc_connect_run(nccl, prepare(nccl), deadline);
     if (st == SPARK_COMM_OK && !nccl->shared_gpu) st = sc_watch_start(nccl);
@@ -131,12 +129,12 @@ fail:
 /* A healthy communicator's operations are given time to end. */
 static bool drained(void *arg) {
     struct sc_nccl *nccl = arg;
-    pthread_mutex_lock(&nccl->order.lock);
+    sc_lock_take(&nccl->order.lock, SC_DEADLINE_NEVER, NULL);
     sc_order_mark_rest(nccl);
     sc_order_poll(nccl);
     bool done =
         atomic_load_explicit(&nccl->order.completed, memory_order_relaxed) == nccl->order.marked;
-    pthread_mutex_unlock(&nccl->order.lock);
+    sc_lock_give(&nccl->order.lock);
     return done;
 }
 

@@ -68,14 +68,14 @@ void sc_order_close(struct sc_nccl *nccl) {
 
 void sc_order_reset(struct sc_nccl *nccl) {
     struct sc_nccl_order *order = &nccl->order;
-    pthread_mutex_lock(&order->lock);
+    sc_lock_take(&order->lock, SC_DEADLINE_NEVER, NULL);
     order->any = false;
     order->tail = order->head;
     order->marked = order->submitted;
     atomic_store_explicit(&order->completed, order->submitted, memory_order_relaxed);
     order->graph_id = 0;
     order->progress_ns = sc_deadline_now();
-    pthread_mutex_unlock(&order->lock);
+    sc_lock_give(&order->lock);
 }
 
 /* ---- Marks ---- */
@@ -238,7 +238,7 @@ spark_comm_status sc_order_begin(struct sc_nccl *nccl, const spark_comm_call *ca
     /* Inside a capture the operation stays on the stream that captures: it is ordered there anyway. */
     turn->forked = (op->flags & SPARK_COMM_FLAG_EVENT_ORDERED) != 0 && !turn->captured;
     turn->stream = turn->forked ? nccl->stream : turn->caller;
-    pthread_mutex_lock(&nccl->order.lock);
+    sc_lock_take(&nccl->order.lock, SC_DEADLINE_NEVER, NULL);
     if (nccl->comm == NULL) {
         st = nccl->shared_gpu
                  ? sc_host_fail(nccl->host, SPARK_COMM_NOT_SUPPORTED, -1, 0,
@@ -255,7 +255,7 @@ spark_comm_status sc_order_begin(struct sc_nccl *nccl, const spark_comm_call *ca
     st = sc_nccl_cuda_fail(nccl, result, "ordering streams");
     sc_device_leave(&nccl->device, &turn->scope);
 fail:
-    pthread_mutex_unlock(&nccl->order.lock);
+    sc_lock_give(&nccl->order.lock);
     return st;
 }
 
@@ -278,7 +278,7 @@ spark_comm_status sc_order_end(struct sc_nccl *nccl, struct sc_order_turn *turn,
         if (result != SC_CU_OK) status = sc_nccl_cuda_fail(nccl, result, "ordering streams");
     }
     sc_device_leave(&nccl->device, &turn->scope);
-    pthread_mutex_unlock(&order->lock);
+    sc_lock_give(&order->lock);
     sc_watch_wake(nccl);
     return status;
 }

@@ -25,6 +25,7 @@
 #include "backends/nccl/nccl.h"
 #include "base/settings.h"
 #include "gpu/kernels.h"
+#include "os/lock.h"
 #include "os/wait.h"
 #include "world/host.h"
 
@@ -45,7 +46,7 @@ struct sc_nccl_mark {
 
 /* What is submitted, and on which stream. Everything under `lock` but for the atomics. */
 struct sc_nccl_order {
-    pthread_mutex_t lock;
+    struct sc_lock lock;
     sc_cu_stream last; /* where the latest operation runs */
     bool any; /* `last` is valid */
     struct sc_nccl_mark marks[SC_NCCL_MARKS];

@@ -10,7 +10,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "backends/nccl/state.h"
 #include "base/alloc.h"
@@ -75,18 +74,6 @@ static bool run_job(struct sc_nccl *nccl, void (*work)(struct job *job), int64_t
     return state == JOB_DONE;
 }
 
-/* True when the lock was got before the job's deadline. */
-static bool lock_in_time(struct job *job) {
-    struct timespec until = {.tv_sec = job->deadline / 1000000000,
-                             .tv_nsec = job->deadline % 1000000000};
-    int result;
-    if (job->deadline == SC_DEADLINE_NEVER)
-        result = pthread_mutex_lock(&job->nccl->order.lock);
-    else
-        result = pthread_mutex_clocklock(&job->nccl->order.lock, CLOCK_MONOTONIC, &until);
-    return result == 0;
-}
-
 /* ---- Ending ---- */
 
 int sc_watch_live_graphs(const struct sc_nccl *nccl) {
@@ -109,19 +96,20 @@ static void end_by_force(struct job *job) {
         finish(job, JOB_HELD);
         return;
     }
-    if (!lock_in_time(job)) return; /* late: who waits has gone */
+    /* Late: who waits has gone. */
+    if (!sc_lock_take(&nccl->order.lock, job->deadline, NULL)) return;
     sc_nccl_comm child = nccl->comm, parent = nccl->parent;
     nccl->comm = nccl->parent = NULL;
     if (child != NULL) api->abort(child);
     if (parent != NULL) api->abort(parent);
-    pthread_mutex_unlock(&nccl->order.lock);
+    sc_lock_give(&nccl->order.lock);
     finish(job, JOB_DONE);
 }
 
 static void destroy_in_order(struct job *job) {
     struct sc_nccl *nccl = job->nccl;
     const struct sc_nccl_library *api = nccl->api;
-    if (!lock_in_time(job)) return;
+    if (!sc_lock_take(&nccl->order.lock, job->deadline, NULL)) return;
     sc_nccl_comm child = nccl->comm, parent = nccl->parent;
     nccl->comm = nccl->parent = NULL;
     if (child != NULL) {
@@ -129,7 +117,7 @@ static void destroy_in_order(struct job *job) {
         api->destroy(child);
     }
     if (parent != NULL) api->destroy(parent);
-    pthread_mutex_unlock(&nccl->order.lock);
+    sc_lock_give(&nccl->order.lock);
     finish(job, JOB_DONE);
 }
 
@@ -184,13 +172,13 @@ static bool look_at_gpu(struct sc_nccl *nccl) {
     struct sc_nccl_order *order = &nccl->order;
     int limit = nccl->host->options->op_timeout_ms;
     char message[160];
-    if (pthread_mutex_trylock(&order->lock) != 0) return true; /* a caller is at it */
+    if (!sc_lock_try(&order->lock)) return true; /* a caller is at it */
     sc_order_mark_rest(nccl);
     sc_order_poll(nccl);
     uint64_t completed = atomic_load_explicit(&order->completed, memory_order_relaxed);
     uint64_t outstanding = order->submitted - completed;
     int64_t age = (sc_deadline_now() - order->progress_ns) / 1000000;
-    pthread_mutex_unlock(&order->lock);
+    sc_lock_give(&order->lock);
     if (outstanding == 0) return false;
     if (limit != SPARK_COMM_FOREVER && age > limit) {
         snprintf(message, sizeof message,
