@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := build
-.PHONY: build run test check soak bench install clean distclean format setup help
+.PHONY: build run test check soak bench nccl install clean distclean format setup help
 
 build: ## build the release into build/
 	@mkdir -p build
@@ -45,11 +45,17 @@ bench: ## build the benchmarks into build/bench
 install: build ## install under PREFIX (/usr/local); DESTDIR is respected
 	cmake --install build --prefix "$(PREFIX)"
 
+nccl: build ## fetch NCCL of several versions (1 GB) and say what each offers
+	scripts/nccl_versions.sh build
+
 clean: ## remove what was built
 	@if [ -d build ]; then \
 	    find build -mindepth 1 -maxdepth 1 ! -name aarch64-sysroot -exec rm -rf {} +; fi
 
-distclean: ## remove all of build/, the unpacked aarch64 libraries too
+distnccl: build ## fetch NCCL of several versions (1 GB) and say what each offers
+	scripts/nccl_versions.sh build
+
+clean: ## remove all of build/, the unpacked aarch64 libraries too
 	@rm -rf build
 
 format: ## format the C sources with clang-format

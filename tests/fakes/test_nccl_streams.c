@@ -237,6 +237,12 @@ static void set_exchange(struct harness_rank *rank, spark_comm_options *options)
     script_set(rank, "SPARK_COMM_NCCL_EXCHANGE_BYTES", "2500000");
 }
 
+#ifndef SC_HAVE_KERNELS
+/* Built without nvcc: there is no kernel to add with until the engine gives one. */
+static void exchange(struct harness_rank *rank) {
+    CHECK_OK(rank, spark_comm_barrier(rank->comm));
+}
+#else
 static void exchange(struct harness_rank *rank) {
     static const size_t counts[] = {1,      2,      255,    256,     257,     4096,
                                     524287, 524288, 524289, 1048577, 1250000, 1250001};
@@ -272,6 +278,8 @@ static void exchange(struct harness_rank *rank) {
     CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT,
                   spark_comm_set_add_kernel(rank->comm, rank->rank == 0 ? 0 : 0x1000), "rank 1");
 }
+
+#endif
 
 /* ---- Pointers and streams ---- */
 

@@ -354,12 +354,15 @@ static spark_comm_status warm_up(struct sc_nccl *nccl, int64_t deadline) {
     if (st == SPARK_COMM_OK && sc_exchange_serves(nccl, &op))
         st = sc_exchange_run(nccl, &op, nccl->stream);
     if (st == SPARK_COMM_OK) {
-        failed = cuda->event_record(nccl->after, nccl->stream);
+        /* A kernel that is loaded lazily must not be loaded inside a capture. */
+        failed = sc_order_tick(nccl, nccl->stream);
+        if (failed == SC_CU_OK) failed = cuda->event_record(nccl->after, nccl->stream);
         st = failed == SC_CU_OK ? sc_order_await(nccl, nccl->after, deadline)
                                 : sc_nccl_cuda_fail(nccl, failed, "cuEventRecord");
     }
     /* Freeing waits for the GPU: not while kernels wait there for a rank that failed. */
     if (st == SPARK_COMM_OK) cuda->memory_free(scratch);
+    if (st == SPARK_COMM_OK) *nccl->ticks = 0;
     return st;
 }
 

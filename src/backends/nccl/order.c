@@ -190,7 +190,7 @@ static void graph_gone(void *arg) {
     sc_watch_release_graphs(graphs);
 }
 
-static int count_replays(struct sc_nccl *nccl, sc_cu_stream stream) {
+int sc_order_tick(struct sc_nccl *nccl, sc_cu_stream stream) {
     void *arguments[] = {&nccl->ticks_device};
     if (nccl->kernels.tick == NULL) return SC_CU_OK;
     return nccl->device.cuda->launch(nccl->kernels.tick, 1, 1, 1, 1, 1, 1, 0, stream, arguments,
@@ -213,7 +213,7 @@ static int note_graph(struct sc_nccl *nccl, sc_cu_stream stream) {
     atomic_fetch_add_explicit(&graphs->live, 1, memory_order_relaxed);
     result = cuda->graph_retain(graph, object, 1, SC_CU_GRAPH_MOVE);
     if (result != SC_CU_OK) graph_gone(graphs);
-    if (result == SC_CU_OK) result = count_replays(nccl, stream);
+    if (result == SC_CU_OK) result = sc_order_tick(nccl, stream);
     nccl->order.graph_id = id;
     return result;
 }

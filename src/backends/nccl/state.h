@@ -162,6 +162,8 @@ spark_comm_status sc_order_begin(struct sc_nccl *nccl, const spark_comm_call *ca
  * failure of the marking. */
 spark_comm_status sc_order_end(struct sc_nccl *nccl, struct sc_order_turn *turn,
                                spark_comm_status status);
+/* Launches the tick that counts a replay. CUDA's result. */
+int sc_order_tick(struct sc_nccl *nccl, sc_cu_stream stream);
 /* Lock held, context current: passes the marks that the GPU has passed. */
 void sc_order_poll(struct sc_nccl *nccl);
 /* Lock held, context current: marks what is unmarked, if its stream is one that stays. */

@@ -74,6 +74,11 @@ static bool run_job(struct sc_nccl *nccl, void (*work)(struct job *job), int64_t
     return state == JOB_DONE;
 }
 
+/* Early enough to say so in time. */
+static int64_t before(int64_t deadline) {
+    return deadline == SC_DEADLINE_NEVER ? deadline : deadline - INT64_C(100000000);
+}
+
 /* ---- Ending ---- */
 
 int sc_watch_live_graphs(const struct sc_nccl *nccl) {
@@ -96,8 +101,12 @@ static void end_by_force(struct job *job) {
         finish(job, JOB_HELD);
         return;
     }
-    /* Late: who waits has gone. */
-    if (!sc_lock_take(&nccl->order.lock, job->deadline, NULL)) return;
+    /* A caller that does not come back from NCCL or the driver has it: nothing was begun, so this can be
+     * tried again. */
+    if (!sc_lock_take(&nccl->order.lock, before(job->deadline), NULL)) {
+        finish(job, JOB_HELD);
+        return;
+    }
     sc_nccl_comm child = nccl->comm, parent = nccl->parent;
     nccl->comm = nccl->parent = NULL;
     if (child != NULL) api->abort(child);
@@ -109,7 +118,10 @@ static void end_by_force(struct job *job) {
 static void destroy_in_order(struct job *job) {
     struct sc_nccl *nccl = job->nccl;
     const struct sc_nccl_library *api = nccl->api;
-    if (!sc_lock_take(&nccl->order.lock, job->deadline, NULL)) return;
+    if (!sc_lock_take(&nccl->order.lock, before(job->deadline), NULL)) {
+        finish(job, JOB_HELD);
+        return;
+    }
     sc_nccl_comm child = nccl->comm, parent = nccl->parent;
     nccl->comm = nccl->parent = NULL;
     if (child != NULL) {
