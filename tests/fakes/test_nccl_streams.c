@@ -365,6 +365,42 @@ static void registration_does_nothing(struct harness_rank *rank) {
     free(memory);
 }
 
+/* One rank without memory: the same status on all, and the next one works. */
+static void symmetric_fails(struct harness_rank *rank) {
+    uint64_t memory = 0;
+    if (!CHECK_OK(rank, script_open(rank, 0, 0, 0))) return;
+    if (rank->rank == 1) setenv("SC_FAKE_NCCL_MEMORY", "1000", 1);
+    CHECK_REFUSED(rank, SPARK_COMM_NO_MEMORY,
+                  spark_comm_symmetric_alloc(rank->comm, 10000, &memory), "rank 1", "10000");
+    unsetenv("SC_FAKE_NCCL_MEMORY");
+    CHECK_OK(rank, spark_comm_symmetric_alloc(rank->comm, 10000, &memory));
+    CHECK_OK(rank, spark_comm_symmetric_free(rank->comm, memory));
+}
+
+/* Ranks that ask for different sizes differ for good. */
+static void symmetric_differs(struct harness_rank *rank) {
+    uint64_t memory = 0;
+    CHECK_STATUS(rank, SPARK_COMM_MISMATCH,
+                 spark_comm_symmetric_alloc(rank->comm, rank->rank == 1 ? 64 : 128, &memory));
+    harness_meet(rank);
+}
+
+/* With windows: allocated, used, freed, and left to close. */
+static void windows(struct harness_rank *rank) {
+    uint64_t first = 0, second = 0;
+    script_set(rank, "SPARK_COMM_NCCL_WINDOWS", rank->size % 2 == 0 ? "always" : "safe");
+    script_set(rank, "SC_FAKE_NCCL_VERSION", "22907");
+    if (!CHECK_OK(rank, script_open(rank, 0, 0, 0))) return;
+    CHECK_OK(rank, spark_comm_symmetric_alloc(rank->comm, 10000, &first));
+    CHECK_OK(rank, spark_comm_symmetric_alloc(rank->comm, 1, &second));
+    *(volatile float *)(uintptr_t)first = 1;
+    spark_comm_op op = sum_of((const volatile float *)(uintptr_t)first, 1, NULL);
+    CHECK_OK(rank, spark_comm_submit(rank->comm, &op));
+    CHECK_INT(rank, rank->size, *(volatile float *)(uintptr_t)first);
+    CHECK_OK(rank, spark_comm_symmetric_free(rank->comm, first));
+    CHECK_STATUS(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_symmetric_free(rank->comm, first));
+}
+
 /* One rank renews itself: not while a graph of the old epoch lives, and with its registrations. */
 static void reconnect_alone(struct harness_rank *rank) {
     const struct device_driver *cuda = device_driver();
@@ -429,6 +465,9 @@ static const struct contract_test tests[] = {
     {"unchecked", {.run = unchecked, .opens_itself = true}, ALONE},
     {"registration", {.run = registration}, 0},
     {"registration_does_nothing", {.run = registration_does_nothing, .opens_itself = true}, ALONE},
+    {"symmetric_fails", {.run = symmetric_fails, .opens_itself = true}, ALONE | CONTRACT_SEVERAL},
+    {"symmetric_differs", {.run = symmetric_differs}, ALONE | CONTRACT_SEVERAL},
+    {"windows", {.run = windows, .opens_itself = true}, ALONE},
     {"reconnect_alone", {.run = reconnect_alone}, ALONE | CONTRACT_ALONE},
     {"graph_outlives_a_fault", {.run = graph_outlives_a_fault}, ALONE | CONTRACT_SEVERAL},
 };
