@@ -109,9 +109,9 @@ static void end_by_force(struct job *job) {
     }
     sc_nccl_comm child = nccl->comm, parent = nccl->parent;
     nccl->comm = nccl->parent = NULL;
+    sc_lock_give(&nccl->order.lock); /* nobody finds them any more */
     if (child != NULL) api->abort(child);
     if (parent != NULL) api->abort(parent);
-    sc_lock_give(&nccl->order.lock);
     finish(job, JOB_DONE);
 }
 
@@ -124,12 +124,12 @@ static void destroy_in_order(struct job *job) {
     }
     sc_nccl_comm child = nccl->comm, parent = nccl->parent;
     nccl->comm = nccl->parent = NULL;
+    sc_lock_give(&nccl->order.lock);
     if (child != NULL) {
         api->finalize(child);
         api->destroy(child);
     }
     if (parent != NULL) api->destroy(parent);
-    sc_lock_give(&nccl->order.lock);
     finish(job, JOB_DONE);
 }
 
@@ -142,8 +142,8 @@ static void log_stuck(struct sc_nccl *nccl, const char *what) {
 }
 
 bool sc_watch_end(struct sc_nccl *nccl, int64_t deadline) {
-    if (nccl->comm == NULL && nccl->parent == NULL) return true;
     if (atomic_load_explicit(&nccl->watch.stuck, memory_order_acquire)) return false;
+    if (nccl->comm == NULL && nccl->parent == NULL) return true;
     bool ended = run_job(nccl, end_by_force, deadline);
     log_stuck(nccl, "ncclCommAbort");
     return ended;
