@@ -343,7 +343,9 @@ static void look_for_leaks(struct harness_rank *rank, int descriptors, int threa
 
 void harness_rank_main(struct harness_rank *rank) {
     const bool on_device = rank->world->backend->on_device;
-    const bool looks = rank->world->way == HARNESS_PROCESSES && !rank->setup->keeps_things;
+    /* A real driver keeps threads and descriptors of its own. */
+    const bool looks = rank->world->way == HARNESS_PROCESSES && !rank->setup->keeps_things &&
+                       !(on_device && guard_allocate != NULL);
     const int descriptors = looks ? harness_count_descriptors() : 0;
     const int threads = looks ? harness_count_threads() : 0;
 

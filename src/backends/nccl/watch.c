@@ -86,6 +86,14 @@ int sc_watch_live_graphs(const struct sc_nccl *nccl) {
     return (int)atomic_load_explicit(&nccl->graphs->live, memory_order_acquire);
 }
 
+int sc_watch_await_graphs(const struct sc_nccl *nccl) {
+    static const _Atomic uint32_t never;
+    int64_t until = sc_deadline_now() + INT64_C(200000000);
+    while (sc_watch_live_graphs(nccl) > 0 && !sc_deadline_passed(until))
+        sc_wait_futex_sleep(&never, 0, sc_deadline_now() + INT64_C(2000000));
+    return sc_watch_live_graphs(nccl);
+}
+
 void sc_watch_release_graphs(struct sc_nccl_graphs *graphs) {
     if (atomic_fetch_sub_explicit(&graphs->references, 1, memory_order_acq_rel) == 1)
         sc_free(graphs);
