@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := build
-.PHONY: build run test check soak bench install clean distclean format setup help
+.PHONY: build run test check soak bench nccl install clean distclean format setup help
 
 build: ## build the release into build/
 	@mkdir -p build
@@ -44,6 +44,9 @@ bench: ## build the benchmarks into build/bench
 
 install: build ## install under PREFIX (/usr/local); DESTDIR is respected
 	cmake --install build --prefix "$(PREFIX)"
+
+nccl: build ## fetch NCCL of several versions (1 GB) and say what each offers
+	scripts/nccl_versions.sh build
 
 clean: ## remove what was built
 	@if [ -d build ]; then \

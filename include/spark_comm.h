@@ -93,9 +93,10 @@
  *   (broadcast, the commands, barrier, exchange_host, symmetric_alloc) cannot be captured. An epoch
  *   cannot be left by reconnect while graphs that were captured in it live: WRONG_STATE.
  *
- *   Host backends ignore streams: their operations are complete when the call returns. The
- *   backends of this version, single and shm, are host backends; single touches no memory, so it
- *   also serves one rank with device memory, and may be called while a stream captures.
+ *   Host backends ignore streams: their operations are complete when the call returns. Of the
+ *   backends of this version single and shm are host backends, and nccl is stream-ordered; single
+ *   touches no memory, so it also serves one rank with device memory, and may be called while a
+ *   stream captures. options.stream must live as long as the communicator.
  *
  * GROUPS
  *   Between spark_comm_group_start and spark_comm_group_end, send_to and recv_from are only
@@ -107,7 +108,7 @@
  * MANNERS
  *   The library prints nothing, ends no process, installs no signal handler, and leaves the
  *   caller's CUDA device and capture mode as they were. It starts one thread per communicator (none
- *   on single), with all signals blocked but those of a fault of its own. Signals that interrupt
+ *   on single, two on nccl), with all signals blocked but those of a fault of its own. Signals that interrupt
  *   system calls have no effect on calls. What it has to tell goes to the log callback of the
  *   options, and to a file when a setting names one.
  *
@@ -405,8 +406,8 @@ SPARK_COMM_API void spark_comm_options_init(spark_comm_options *options, size_t 
  * it, in any order of starting. Without a job_token only peers of this host are accepted, unless
  * the setting allow_no_token says otherwise; with one, both sides prove that they know it before
  * anything else is said. Every rank must name the same backend and world_size, and the settings
- * that must agree are compared. "auto" takes `single` for one rank and `shm` for ranks of one host,
- * of the memory kind that is wanted. Strangers at the port are dropped and counted, and the wait
+ * that must agree are compared. "auto" takes `single` for one rank, `shm` for ranks of one host with
+ * host memory, and `nccl` for device memory. Strangers at the port are dropped and counted, and the wait
  * goes on. A world of one rank on `single` opens no socket and starts no thread. The default of
  * rendezvous_timeout_ms, 600,000, allows for rank 0 loading weights before it opens. 29500, the
  * default of master_port, is that of torchrun.

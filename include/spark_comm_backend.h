@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 #define SPARK_COMM_BACKEND_ABI_MAJOR 1u
-#define SPARK_COMM_BACKEND_ABI_MINOR 0u
+#define SPARK_COMM_BACKEND_ABI_MINOR 1u
 #define SPARK_COMM_BACKEND_ABI_VERSION ((SPARK_COMM_BACKEND_ABI_MAJOR << 16) | SPARK_COMM_BACKEND_ABI_MINOR)
 
 /* Name of the data symbol, of type spark_comm_backend, that a module exports to be opened by name. */
@@ -42,6 +42,8 @@ typedef struct spark_comm_call {
      * otherwise comes before the operation (the record, the status line), so that it costs nothing while data are on
      * their way. An operation that returns without it is recorded all the same. */
     void (*entered)(const struct spark_comm_call *call);
+    int32_t captured;    /* 1: stream_state said that the stream captures; the call took no number. Since minor 1 */
+    int32_t reserved;    /* zero */
 } spark_comm_call;
 
 /* What the library offers to a backend, valid from open to close. Every function takes `context` first. */
@@ -124,6 +126,13 @@ typedef struct spark_comm_backend {
     spark_comm_status (*copy_to_host)(void *state, void *host_memory, uint64_t ptr, size_t bytes, int64_t deadline_ns);
     spark_comm_status (*copy_from_host)(void *state, uint64_t ptr, const void *host_memory, size_t bytes,
                                         int64_t deadline_ns);
+
+    /* Since minor 1. Does the stream capture a graph? OK, or INVALID_ARGUMENT with explain() for a stream that this
+     * backend cannot use. Called before an operation is numbered. NULL: no stream ever captures. */
+    spark_comm_status (*stream_state)(void *state, uint64_t stream, bool *captured);
+    /* Since minor 1. File and version of the native library in use, for spark_comm_info; both are empty strings before.
+     * Any thread. NULL: there is none. */
+    void (*library)(void *state, char *file, size_t file_size, char *version, size_t version_size);
 } spark_comm_backend;
 
 #ifdef __cplusplus

@@ -76,7 +76,10 @@ static spark_comm_status recv_broadcast(const struct sc_lane_call *lane, uint64_
 static spark_comm_status broadcast(struct sc_lane_call *lane, uint64_t ptr) {
     struct spark_comm *comm = lane->comm;
     struct sc_error error;
-    spark_comm_status st = sc_lane_begin(lane);
+    bool captured;
+    spark_comm_status st =
+        sc_submit_check_stream(comm, lane->operation, comm->settings.stream, &captured);
+    if (st == SPARK_COMM_OK) st = sc_lane_begin(lane);
     if (st != SPARK_COMM_OK) return st;
     /* The digest is that of a broadcast for the idle receive as well: it is the other half of one. */
     uint32_t digest = sc_lane_digest(SPARK_COMM_OP_BROADCAST, 0, 0, lane->peer, lane->bytes);

@@ -23,15 +23,18 @@ spark_comm_status spark_comm_describe_settings(const spark_comm_options *options
 /* One table's verdict. */
 static void fill_row(const spark_comm_backend *table, const struct sc_settings *settings,
                      const char *wanted, spark_comm_backend_row *row) {
+    struct sc_settings asked = *settings;
     struct sc_error error;
     sc_error_clear(&error);
     snprintf(row->name, sizeof row->name, "%s", table->name);
     row->memory = table->memory;
     row->traits = table->traits;
     row->wanted = strcmp(table->name, wanted) == 0;
-    row->status = (int32_t)sc_registry_probe(table, table->user, settings, &error);
-    snprintf(row->reason, sizeof row->reason, "%.255s",
-             row->status == SPARK_COMM_OK ? "can serve here" : error.message);
+    /* Whether it could, whatever memory is wanted now. */
+    asked.memory = table->memory;
+    row->status = (int32_t)sc_registry_probe(table, table->user, &asked, &error);
+    bool plain = row->status == SPARK_COMM_OK && error.message[0] == '\0';
+    snprintf(row->reason, sizeof row->reason, "%.255s", plain ? "can serve here" : error.message);
 }
 
 /* A wanted name that is not built in: a module, or nothing. */

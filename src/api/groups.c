@@ -29,6 +29,7 @@ struct members {
     size_t count;
     int timeout_ms;
     int operation; /* for turns, errors and the status line: SEND_TO, RECV_FROM, or GROUP */
+    bool captured; /* recorded into a graph: no numbers are taken */
 };
 
 /* Records each member. Positions in the ring are consecutive, so the first record leads to the
@@ -58,8 +59,10 @@ static void complete_members(const struct members *members, uint64_t first,
     for (size_t i = 0; i < members->count; i++) {
         struct sc_recorder_record *record =
             &comm->recorder.rings[SPARK_COMM_LANE_DATA][(first + i) & comm->recorder.mask];
-        sc_recorder_end(record, (int)status, false,
+        sc_recorder_end(record, (int)status, members->captured,
                         atomic_load_explicit(&comm->epoch, memory_order_relaxed), ticks);
+        if (members->captured && status == SPARK_COMM_OK)
+            --*message_counter(comm, &members->posts[i]);
     }
     /* What failed for good stays in the line as what this rank is in. */
     if (sc_status_is_fatal(status)) return;
@@ -102,11 +105,14 @@ static spark_comm_status members_failed(const struct members *members, spark_com
     return sc_handle_poisoned(comm, members->operation);
 }
 
-static spark_comm_status run_members(const struct members *members) {
+static spark_comm_status run_members(struct members *members) {
     struct spark_comm *comm = members->comm;
     int64_t deadline = 0;
-    spark_comm_status st = sc_lane_turn(comm, SPARK_COMM_LANE_DATA, members->operation,
-                                        members->timeout_ms, &deadline);
+    spark_comm_status st = sc_submit_check_stream(comm, members->operation,
+                                                  members->posts[0].stream, &members->captured);
+    if (st != SPARK_COMM_OK) return st;
+    st = sc_lane_turn(comm, SPARK_COMM_LANE_DATA, members->operation, members->timeout_ms,
+                      &deadline);
     if (st != SPARK_COMM_OK) return st;
     uint32_t epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed);
     if (members->operation == SPARK_COMM_OP_GROUP && comm->group.epoch != epoch) {
@@ -125,7 +131,8 @@ static spark_comm_status run_members(const struct members *members) {
                             .op_count = members->count,
                             .number = *message_counter(comm, &members->posts[members->count - 1]),
                             .epoch = epoch,
-                            .deadline_ns = deadline};
+                            .deadline_ns = deadline,
+                            .captured = members->captured};
     st = comm->backend.point_to_point(comm->backend_state, &call);
     if (__builtin_expect(st != SPARK_COMM_OK, 0)) st = members_failed(members, st);
     complete_members(members, first, st);
@@ -158,11 +165,14 @@ static void note_single(const spark_comm_call *call) {
 static spark_comm_status run_single(struct spark_comm *comm, const spark_comm_op *op) {
     bool late = (comm->backend.traits & SPARK_COMM_TRAIT_LATE_ENTRY) != 0;
     struct single single;
-    single.members = (struct members){comm, op, 1, op->timeout_ms, op->kind};
+    single.members = (struct members){comm, op, 1, op->timeout_ms, op->kind, false};
     single.noted = false;
     single.call.deadline_ns = 0;
-    spark_comm_status st = sc_lane_turn(comm, SPARK_COMM_LANE_DATA, op->kind, op->timeout_ms,
-                                        &single.call.deadline_ns);
+    spark_comm_status st =
+        sc_submit_check_stream(comm, op->kind, op->stream, &single.members.captured);
+    if (st != SPARK_COMM_OK) return st;
+    st = sc_lane_turn(comm, SPARK_COMM_LANE_DATA, op->kind, op->timeout_ms,
+                      &single.call.deadline_ns);
     if (st != SPARK_COMM_OK) return st;
     single.call.struct_size = sizeof single.call;
     single.call.ops = op;
@@ -170,6 +180,8 @@ static spark_comm_status run_single(struct spark_comm *comm, const spark_comm_op
     single.call.number = *message_counter(comm, op) + 1;
     single.call.epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed);
     single.call.digest = 0;
+    single.call.captured = single.members.captured;
+    single.call.reserved = 0;
     single.call.entered = late ? note_single : NULL;
     if (!late) note_single(&single.call);
     st = comm->backend.point_to_point(comm->backend_state, &single.call);
@@ -308,8 +320,8 @@ static spark_comm_status end_group(struct spark_comm *comm) {
     if (group->refused.status != SPARK_COMM_OK) return sc_handle_failed(comm, &group->refused);
     spark_comm_status st = check_self(comm, group->posts, group->count);
     if (st != SPARK_COMM_OK || group->count == 0) return st;
-    struct members members = {comm, group->posts, group->count, shortest_limit(comm, group),
-                              SPARK_COMM_OP_GROUP};
+    struct members members = {
+        comm, group->posts, group->count, shortest_limit(comm, group), SPARK_COMM_OP_GROUP, false};
     return run_members(&members);
 }
 

@@ -87,13 +87,9 @@ int64_t sc_lane_deadline_at(struct spark_comm *comm, int lane, int timeout_ms, u
     return sc_ticks_scale_ns(&comm->lanes[lane].scale, ticks) + limit * INT64_C(1000000);
 }
 
-void sc_lane_note_entry(struct sc_lane_call *call) {
-    struct spark_comm *comm = call->comm;
-    struct sc_world_line *line = comm->lanes[call->lane].line;
-    uint64_t ticks = sc_ticks_now();
-    uint64_t descriptor = sc_world_describe(call->operation, call->dtype, call->redop, call->peer);
-    if (call->deadline == 0)
-        call->deadline = sc_lane_deadline_at(comm, call->lane, call->timeout_ms, ticks);
+/* Shows the peers what this rank is in. */
+static inline void show(struct sc_world_line *line, const struct sc_lane_call *call,
+                        uint64_t descriptor, uint64_t ticks) {
     atomic_store_explicit(&line->descriptor, descriptor, memory_order_relaxed);
     atomic_store_explicit(&line->bytes, call->bytes, memory_order_relaxed);
     atomic_store_explicit(&line->submit_ticks, ticks, memory_order_relaxed);
@@ -103,6 +99,16 @@ void sc_lane_note_entry(struct sc_lane_call *call) {
                           memory_order_relaxed);
     /* Release: whoever acquires this number sees the fields above, or later ones. */
     atomic_store_explicit(&line->submitted, call->number, memory_order_release);
+}
+
+void sc_lane_note_entry(struct sc_lane_call *call) {
+    struct spark_comm *comm = call->comm;
+    struct sc_world_line *line = comm->lanes[call->lane].line;
+    uint64_t ticks = sc_ticks_now();
+    uint64_t descriptor = sc_world_describe(call->operation, call->dtype, call->redop, call->peer);
+    if (call->deadline == 0)
+        call->deadline = sc_lane_deadline_at(comm, call->lane, call->timeout_ms, ticks);
+    if (__builtin_expect(!call->captured, 1)) show(line, call, descriptor, ticks);
     call->record = sc_recorder_begin(&comm->recorder, call->lane, call->number, descriptor,
                                      call->bytes, sc_lane_stream_label(call->stream), ticks);
     call->noted = true;
@@ -137,6 +143,7 @@ static spark_comm_status end_failed(struct sc_lane_call *call, spark_comm_status
     sc_lane_name_operation(error, call->operation, call->number);
     bool poisoned = atomic_load_explicit(comm->poison, memory_order_acquire) != 0;
     if (!sc_status_is_fatal(status)) {
+        if (call->captured) return sc_handle_failed(comm, error);
         /* Nothing happened, so the number is free again: the lane is held, nobody has a later one. */
         uint64_t before = --comm->lanes[call->lane].number;
         atomic_store_explicit(&comm->lanes[call->lane].line->submitted, before,
@@ -151,9 +158,9 @@ spark_comm_status sc_lane_end_slow(struct sc_lane_call *call, spark_comm_status 
                                    struct sc_error *error) {
     struct spark_comm *comm = call->comm;
     if (!call->noted) sc_lane_note_entry(call);
-    if (status == SPARK_COMM_OK) return sc_lane_end(call, status, error);
-    status = end_failed(call, status, error);
-    sc_recorder_end(call->record, (int)status, false,
+    if (status == SPARK_COMM_OK && !call->captured) return sc_lane_end(call, status, error);
+    if (status != SPARK_COMM_OK) status = end_failed(call, status, error);
+    sc_recorder_end(call->record, (int)status, call->captured,
                     atomic_load_explicit(&comm->epoch, memory_order_relaxed), sc_ticks_now());
     sc_lock_give(&comm->lanes[call->lane].lock);
     return status;

@@ -16,6 +16,7 @@ struct sc_lane_call {
     int operation;
     int dtype, redop, peer;
     uint64_t bytes, stream;
+    bool captured; /* recorded into a graph: takes no number */
     int timeout_ms; /* 0: options.op_timeout_ms; SPARK_COMM_FOREVER: none */
     int64_t deadline; /* given by begin (0 before): for the turn and for the operation alike */
     uint64_t number; /* given by begin */
@@ -89,7 +90,7 @@ static inline spark_comm_status sc_lane_take_turn(struct sc_lane_call *call) {
     spark_comm_status st =
         sc_lane_turn(call->comm, call->lane, call->operation, call->timeout_ms, &call->deadline);
     if (__builtin_expect(st == SPARK_COMM_OK, 1))
-        call->number = ++call->comm->lanes[call->lane].number;
+        call->number = call->comm->lanes[call->lane].number += !call->captured;
     return st;
 }
 
@@ -100,7 +101,7 @@ static inline spark_comm_status sc_lane_end(struct sc_lane_call *call, spark_com
                                             struct sc_error *error) {
     struct spark_comm *comm = call->comm;
     struct sc_lane *own = &comm->lanes[call->lane];
-    if (__builtin_expect(status != SPARK_COMM_OK || !call->noted, 0))
+    if (__builtin_expect(status != SPARK_COMM_OK || !call->noted || call->captured, 0))
         return sc_lane_end_slow(call, status, error);
     uint64_t ticks = sc_ticks_now();
     atomic_store_explicit(&own->line->complete_ticks, ticks, memory_order_relaxed);

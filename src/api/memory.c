@@ -145,6 +145,9 @@ spark_comm_status spark_comm_symmetric_alloc(spark_comm *comm, size_t bytes, uin
     if (st == SPARK_COMM_OK && comm->backend.symmetric_alloc == NULL)
         st = sc_handle_refuse(comm, SPARK_COMM_NOT_SUPPORTED, kind, -1,
                               "backend %s has no symmetric memory", comm->backend.name);
+    bool captured;
+    if (st == SPARK_COMM_OK)
+        st = sc_submit_check_stream(comm, kind, comm->settings.stream, &captured);
     if (st != SPARK_COMM_OK) return st;
     struct sc_lane_call lane = {
         .comm = comm, .lane = SPARK_COMM_LANE_DATA, .operation = kind, .peer = -1, .bytes = bytes};

@@ -45,6 +45,7 @@ spark_comm_status sc_open_vote(struct spark_comm *comm, spark_comm_status status
     if (comm->world_size == 1) return status;
     if (status != SPARK_COMM_OK)
         snprintf(mine.reason, sizeof mine.reason, "%.250s", error->message);
+    sc_error_clear(error); /* what fails from here on has its own words */
     all = sc_alloc_array((size_t)comm->world_size, sizeof *all);
     if (all == NULL)
         return sc_error_set(error, SPARK_COMM_NO_MEMORY, -1, 0, "open: no memory to count %d votes",
@@ -52,6 +53,9 @@ spark_comm_status sc_open_vote(struct spark_comm *comm, spark_comm_status status
     spark_comm_status st = sc_host_vote(&comm->host, &mine, all, sizeof mine, deadline, error);
     /* A rank that never votes is one that did not come in time. */
     if (st == SPARK_COMM_OP_TIMEOUT) st = SPARK_COMM_OPEN_TIMEOUT;
+    /* A fault that came in between is the cause of whatever this vote met. */
+    if (st != SPARK_COMM_OK && sc_world_cause(comm->world, error) == SPARK_COMM_OK)
+        st = (spark_comm_status)error->status;
     if (st != SPARK_COMM_OK) goto out;
     for (int rank = 0; rank < comm->world_size; rank++) {
         if (all[rank].status == SPARK_COMM_OK) continue;

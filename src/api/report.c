@@ -155,6 +155,9 @@ spark_comm_status spark_comm_info(const spark_comm *comm, spark_comm_info_report
     snprintf(ours.backend, sizeof ours.backend, "%s", comm->backend.name);
     ours.memory = comm->backend.memory;
     ours.traits = comm->backend.traits;
+    if (comm->backend.library != NULL)
+        comm->backend.library(comm->backend_state, ours.library_file, sizeof ours.library_file,
+                              ours.library_version, sizeof ours.library_version);
     ours.rows = asked.rows;
     ours.row_size = asked.row_size;
     ours.row_capacity = asked.row_capacity;

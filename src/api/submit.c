@@ -107,6 +107,29 @@ static spark_comm_status check_device_pointer(struct spark_comm *comm, const spa
     return SPARK_COMM_OK;
 }
 
+/* What may become part of a graph: all that returns when it is enqueued. */
+static bool can_be_captured(int operation) {
+    return operation == SPARK_COMM_OP_ALL_REDUCE || operation == SPARK_COMM_OP_ALL_GATHER ||
+           operation == SPARK_COMM_OP_REDUCE_SCATTER || operation == SPARK_COMM_OP_SEND_TO ||
+           operation == SPARK_COMM_OP_RECV_FROM || operation == SPARK_COMM_OP_GROUP;
+}
+
+spark_comm_status sc_submit_check_stream(struct spark_comm *comm, int operation, uint64_t stream,
+                                         bool *captured) {
+    struct sc_error error;
+    *captured = false;
+    if (comm->backend.stream_state == NULL) return SPARK_COMM_OK;
+    spark_comm_status st = comm->backend.stream_state(comm->backend_state, stream, captured);
+    if (st != SPARK_COMM_OK) {
+        sc_error_clear(&error);
+        sc_host_take_explanation(&comm->host, st, &error);
+        return sc_handle_refuse(comm, st, operation, -1, "stream: %.400s", error.message);
+    }
+    if (!*captured || can_be_captured(operation)) return st;
+    return sc_handle_refuse(comm, SPARK_COMM_WRONG_STATE, operation, -1,
+                            "the stream captures a graph, and this call waits on the host");
+}
+
 spark_comm_status sc_submit_check(struct spark_comm *comm, spark_comm_op *op) {
     spark_comm_status st = SPARK_COMM_OK;
     if (op->kind < SPARK_COMM_OP_ALL_REDUCE || op->kind > SPARK_COMM_OP_RECV_FROM)
@@ -178,7 +201,11 @@ ALWAYS_INLINE spark_comm_status run_collective(struct spark_comm *comm, const sp
                                        .bytes = op->bytes,
                                        .stream = op->stream,
                                        .timeout_ms = op->timeout_ms};
-    spark_comm_status st = late ? sc_lane_take_turn(&whole.lane) : sc_lane_begin(&whole.lane);
+    spark_comm_status st = SPARK_COMM_OK;
+    if (comm->backend.stream_state != NULL)
+        st = sc_submit_check_stream(comm, op->kind, op->stream, &whole.lane.captured);
+    if (st == SPARK_COMM_OK)
+        st = late ? sc_lane_take_turn(&whole.lane) : sc_lane_begin(&whole.lane);
     if (__builtin_expect(st != SPARK_COMM_OK, 0)) return st;
     if (op->bytes != 0 || op->kind == SPARK_COMM_OP_BARRIER) {
         whole.call = (spark_comm_call){
@@ -191,6 +218,7 @@ ALWAYS_INLINE spark_comm_status run_collective(struct spark_comm *comm, const sp
             .digest = sc_lane_digest(op->kind, op->dtype, op->redop, op->peer, op->bytes) +
                       (uint32_t)whole.lane.number * 0x9e3779b1u,
             .deadline_ns = whole.lane.deadline,
+            .captured = whole.lane.captured,
             .entered = late ? note_entry : NULL};
         st = function(comm->backend_state, &whole.call);
         if (__builtin_expect(st != SPARK_COMM_OK, 0)) {

@@ -7,6 +7,10 @@
 /* Checks the arguments of one operation; fills in defaults. INVALID_ARGUMENT with the argument's
  * name and value. */
 spark_comm_status sc_submit_check(struct spark_comm *comm, spark_comm_op *op);
+/* On stream-ordered backends: is the stream one that the operation can use, and does it capture? One
+ * that waits on the host must not be captured (WRONG_STATE, the capture unharmed). */
+spark_comm_status sc_submit_check_stream(struct spark_comm *comm, int operation, uint64_t stream,
+                                         bool *captured);
 /* The slow ends of the checks below. */
 spark_comm_status sc_submit_tell_poison(struct spark_comm *comm, int operation);
 spark_comm_status sc_submit_tell_group(struct spark_comm *comm, int operation);

@@ -10,11 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/nccl/nccl.h"
 #include "backends/shm/shm.h"
 #include "backends/single.h"
 #include "os/library.h"
 
-static const spark_comm_backend *const builtin[] = {&sc_single_backend, &sc_shm_backend};
+static const spark_comm_backend *const builtin[] = {&sc_single_backend, &sc_shm_backend,
+                                                    &sc_nccl_backend};
 
 const spark_comm_backend *sc_registry_builtin(size_t index) {
     return index < sizeof builtin / sizeof builtin[0] ? builtin[index] : NULL;
@@ -84,7 +86,7 @@ static spark_comm_status find_module(const struct sc_settings *settings, const c
     if (sc_library_open(&library, names, count, &reason) != SPARK_COMM_OK)
         return sc_error_set(
             error, SPARK_COMM_UNAVAILABLE, -1, 0,
-            "backend \"%s\" is neither built in (single, shm) nor a module; tried %.300s", name,
+            "backend \"%s\" is neither built in (single, shm, nccl) nor a module; tried %.300s", name,
             library.tried);
     const spark_comm_backend *foreign =
         sc_library_symbol(&library, SPARK_COMM_BACKEND_MODULE_SYMBOL);
@@ -107,7 +109,7 @@ spark_comm_status sc_registry_find(const struct sc_settings *settings, const cha
 
 spark_comm_status sc_registry_probe(const spark_comm_backend *table, void *user,
                                     const struct sc_settings *settings, struct sc_error *error) {
-    char why[256] = "";
+    char why[400] = "";
     spark_comm_options options;
     if (!sc_registry_is_single(table) && table->memory != settings->memory)
         return sc_error_set(error, SPARK_COMM_UNAVAILABLE, -1, 0,
@@ -117,7 +119,8 @@ spark_comm_status sc_registry_probe(const spark_comm_backend *table, void *user,
     if (table->probe == NULL) return SPARK_COMM_OK;
     sc_settings_to_options(settings, &options);
     spark_comm_status st = table->probe(user, &options, why, sizeof why);
-    if (st == SPARK_COMM_OK) return st;
+    /* A backend that can serve may say what it would use. */
+    if (st == SPARK_COMM_OK) return sc_error_set(error, st, -1, 0, "%s", why);
     return sc_error_set(error, SPARK_COMM_UNAVAILABLE, -1, 0, "backend %s cannot serve here: %s",
                         table->name, why[0] != '\0' ? why : "it gave no reason");
 }

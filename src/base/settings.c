@@ -310,16 +310,18 @@ static bool is_default(const struct sc_settings_found *found) {
     return strcmp(found->source, "default") == 0;
 }
 
-/* A device that is named asks for device memory; device memory takes its number from the launcher.
- */
+/* A device that is named, or a backend that has no other, asks for device memory; device memory takes
+ * its number from the launcher. */
 static void examine_device(const struct family *family, struct sc_settings *settings,
                            struct sc_settings_found *found) {
     struct sc_settings_found *memory = &found[INDEX_OF(memory)];
     struct sc_settings_found *device = &found[INDEX_OF(device)];
 
-    if (is_default(memory) && !is_default(device)) {
+    bool is_nccl = strcmp(settings->backend, "nccl") == 0;
+
+    if (is_default(memory) && (is_nccl || !is_default(device))) {
         settings->memory = SPARK_COMM_MEMORY_DEVICE;
-        *memory = *device;
+        *memory = is_nccl ? found[INDEX_OF(backend)] : *device;
         memory->problem[0] = '\0';
     }
     if (settings->memory == SPARK_COMM_MEMORY_DEVICE && is_default(device))
@@ -383,6 +385,25 @@ void sc_settings_examine(const spark_comm_options *given, struct sc_settings *se
     examine_rank(settings, found);
     examine_log_file(settings, &found[INDEX_OF(log_file)]);
     if (!taken) memcpy(found[0].problem, problem, sizeof problem);
+}
+
+void sc_settings_of_environment(struct sc_settings *settings) {
+    struct sc_settings_found found[SC_SETTINGS_MAX_ENTRIES];
+
+    sc_settings_examine(NULL, settings, found);
+}
+
+size_t sc_settings_python_folders(const char *folders[], size_t capacity, char *home,
+                                  size_t home_size) {
+    const char *given[] = {environment("VIRTUAL_ENV"), environment("CONDA_PREFIX"), NULL};
+    const char *user = environment("HOME");
+    size_t count = 0;
+
+    if (user != NULL && snprintf(home, home_size, "%s/.local", user) < (int)home_size)
+        given[2] = home;
+    for (size_t i = 0; i < sizeof given / sizeof given[0] && count < capacity; i++)
+        if (given[i] != NULL) folders[count++] = given[i];
+    return count;
 }
 
 spark_comm_status sc_settings_resolve(const spark_comm_options *options,

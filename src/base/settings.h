@@ -39,6 +39,13 @@ struct sc_settings {
         listen_any; /* SPARK_COMM_LISTEN_ANY: rank 0 and the others listen on the wildcard address */
     char backend_path
         [512]; /* SPARK_COMM_BACKEND_PATH: folder of backend modules; empty: the library's own folder */
+    char cuda_library[512]; /* SPARK_COMM_CUDA_LIBRARY; empty: libcuda.so.1 */
+    char nccl_library[512]; /* SPARK_COMM_NCCL_LIBRARY; empty: libnccl.so.2, then pip's */
+    int32_t check_pointers; /* SPARK_COMM_CHECK_POINTERS: device pointers and streams are asked of the driver */
+    int32_t allow_shared_gpu; /* SPARK_COMM_ALLOW_SHARED_GPU: ranks may share a GPU, without NCCL */
+    int32_t nccl_exchange_bytes; /* SPARK_COMM_NCCL_EXCHANGE_BYTES: two-rank exchange up to; -1: by GPU */
+    int32_t nccl_windows; /* SPARK_COMM_NCCL_WINDOWS: 0 never, 1 where they can be aborted, 2 always */
+    int32_t nccl_split_share; /* SPARK_COMM_NCCL_SPLIT_SHARE: parent and child share resources */
     spark_comm_log_fn log;
     void *log_user;
 };
@@ -56,6 +63,13 @@ void sc_settings_to_options(const struct sc_settings *settings, spark_comm_optio
 /* Digest of the settings that must be equal on all ranks: op_timeout_ms, dtype and what later
  * backends add. */
 uint64_t sc_settings_digest(const struct sc_settings *settings);
+/* Those that have no option field, as the environment has them; for backends, which see options. A
+ * value that resolve would refuse is the default. */
+void sc_settings_of_environment(struct sc_settings *settings);
+/* Folders under which Python may have installed packages: VIRTUAL_ENV, CONDA_PREFIX, ~/.local. At
+ * most `capacity` pointers into the environment or into `home`; returns how many. */
+size_t sc_settings_python_folders(const char *folders[], size_t capacity, char *home,
+                                  size_t home_size);
 /* spark_comm_options_init. */
 void sc_settings_options_init(spark_comm_options *options, size_t struct_size);
 

@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -27,24 +30,47 @@ static const int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS};
 #define FAULT_SIGNALS (sizeof fault_signals / sizeof fault_signals[0])
 static struct sigaction fault_actions[FAULT_SIGNALS];
 
+static void ask_library(const struct harness_backend *backend, const spark_comm_options *options,
+                        char *why, size_t why_size) {
+    spark_comm_backend_row rows[16];
+    size_t count = 0;
+    if (spark_comm_describe_backends(options, rows, sizeof rows[0], 16, &count) != SPARK_COMM_OK)
+        return;
+    for (size_t i = 0; i < count && i < 16; i++)
+        if (strcmp(rows[i].name, backend->name) == 0 && rows[i].status == SPARK_COMM_UNAVAILABLE)
+            snprintf(why, why_size, "%s", rows[i].reason);
+}
+
+/* A process that has touched the CUDA driver must not fork ranks. */
+static void ask_in_child(const struct harness_backend *backend, const spark_comm_options *options,
+                         char *why, size_t why_size) {
+    char *shared = mmap(NULL, why_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t child = fork();
+    if (child == 0) {
+        ask_library(backend, options, shared, why_size);
+        _exit(0);
+    }
+    waitpid(child, NULL, 0);
+    memcpy(why, shared, why_size);
+    munmap(shared, why_size);
+}
+
 /* Why a backend cannot serve here; empty when it can. Asked of the library, which asks the
  * backend's probe. */
 static void ask_backend(const struct harness_backend *backend, int size, char *why,
                         size_t why_size) {
     spark_comm_options options;
-    spark_comm_backend_row rows[16];
-    size_t count = 0;
     why[0] = '\0';
     if (backend->table != NULL) return;
     spark_comm_options_init(&options, sizeof options);
     options.backend = backend->name;
     options.rank = 0;
     options.world_size = size;
-    if (spark_comm_describe_backends(&options, rows, sizeof rows[0], 16, &count) != SPARK_COMM_OK)
+    if (backend->on_device) {
+        ask_in_child(backend, &options, why, why_size);
         return;
-    for (size_t i = 0; i < count && i < 16; i++)
-        if (strcmp(rows[i].name, backend->name) == 0 && rows[i].status == SPARK_COMM_UNAVAILABLE)
-            snprintf(why, why_size, "%s", rows[i].reason);
+    }
+    ask_library(backend, &options, why, why_size);
 }
 
 static void run_case(void **state) {
@@ -62,12 +88,26 @@ static void run_case(void **state) {
     if (failures != 0) fail_msg("%s: %d failures, told above", one->name, failures);
 }
 
+static int number_of(const char *variable, int usual) {
+    const char *text = getenv(variable);
+    return text != NULL ? atoi(text) : usual;
+}
+
+/* SPARK_COMM_TEST_BACKEND names the one to test; without it all that need no device. */
+static bool is_chosen(const struct harness_backend *backend) {
+    const char *name = getenv("SPARK_COMM_TEST_BACKEND");
+    return name != NULL ? strcmp(name, backend->name) == 0 : !backend->on_device;
+}
+
 static bool fits(unsigned where, const struct harness_backend *backend, enum harness_way way,
                  int size) {
-    if (size > backend->max_world) return false;
+    if (size > backend->max_world || !is_chosen(backend)) return false;
+    if (backend->on_device && size > number_of("SPARK_COMM_TEST_MAX_WORLD", MAX_WORLD))
+        return false;
     if ((where & CONTRACT_NO_SINGLE) && !backend->moves_data) return false;
     if ((where & CONTRACT_BY_NAME) && backend->table != NULL) return false;
     if ((where & CONTRACT_SEVERAL) && size < 2) return false;
+    if ((where & CONTRACT_ONLY_HOST) && backend->on_device) return false;
     if ((where & CONTRACT_PAIR) && size != 2) return false;
     if ((where & CONTRACT_TRIO) && size != 3) return false;
     if ((where & CONTRACT_ALONE) && size != 1) return false;
@@ -106,6 +146,11 @@ static size_t expand(const char *program, const struct contract_test *test, size
     return used;
 }
 
+static void pass_on(const char *from, const char *to) {
+    const char *value = getenv(from);
+    if (value != NULL) setenv(to, value, 1);
+}
+
 /* What the machine's user has set must not reach a test. */
 static void clean_environment(void) {
     extern char **environ;
@@ -128,6 +173,9 @@ static void clean_environment(void) {
     }
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         unsetenv(others[i]);
+    pass_on("SPARK_COMM_TEST_CUDA_LIBRARY", "SPARK_COMM_CUDA_LIBRARY");
+    pass_on("SPARK_COMM_TEST_NCCL_LIBRARY", "SPARK_COMM_NCCL_LIBRARY");
+    pass_on("SPARK_COMM_TEST_EXCHANGE_BYTES", "SPARK_COMM_NCCL_EXCHANGE_BYTES");
 }
 
 static void *do_nothing(void *argument) {
@@ -147,6 +195,7 @@ int contract_main(const char *name, const struct contract_test *tests, size_t co
     size_t used = 0;
     clean_environment();
     wake_sanitizer();
+    if (getenv("SPARK_COMM_TEST_MANAGED") != NULL) harness_use_managed();
     harness_level(); /* looks at the environment once, before there are threads */
     for (size_t i = 0; i < FAULT_SIGNALS; i++)
         sigaction(fault_signals[i], NULL, &fault_actions[i]);

@@ -19,7 +19,8 @@ enum {
     CONTRACT_ONLY_THREADS = 32u,
     CONTRACT_ONLY_PROCESSES = 64u,
     CONTRACT_BY_NAME = 128u, /* not on backends that are opened through their table */
-    CONTRACT_ALONE = 256u /* one rank only */
+    CONTRACT_ALONE = 256u, /* one rank only */
+    CONTRACT_ONLY_HOST = 512u /* not on devices, where a call returns when it is enqueued */
 };
 
 struct contract_test {

@@ -8,6 +8,9 @@
 
 #define GUARD_BYTES 192u /* on the side that does not lean; a line more than the widest vector */
 
+void *(*guard_allocate)(size_t bytes);
+void (*guard_release)(void *memory);
+
 static size_t page_size(void) {
     return (size_t)sysconf(_SC_PAGESIZE);
 }
@@ -21,6 +24,12 @@ bool guard_arena_reserve(struct guard_arena *arena, size_t capacity) {
     if (arena->map != NULL && arena->capacity >= capacity) return true;
     guard_arena_close(arena);
     const size_t inside = (capacity + 64 + GUARD_BYTES + page - 1) / page * page;
+    if (guard_allocate != NULL) {
+        unsigned char *given = guard_allocate(inside + 2 * page);
+        if (given == NULL) return false;
+        *arena = (struct guard_arena){given, inside + 2 * page, capacity};
+        return true;
+    }
     unsigned char *map =
         mmap(NULL, inside + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED) return false;
@@ -33,7 +42,10 @@ bool guard_arena_reserve(struct guard_arena *arena, size_t capacity) {
 }
 
 void guard_arena_close(struct guard_arena *arena) {
-    if (arena->map != NULL) munmap(arena->map, arena->map_bytes);
+    if (arena->map != NULL && guard_release != NULL)
+        guard_release(arena->map);
+    else if (arena->map != NULL)
+        munmap(arena->map, arena->map_bytes);
     *arena = (struct guard_arena){NULL, 0, 0};
 }
 

@@ -11,6 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Set before the first arena: where arenas come from instead, and go to (memory that a GPU reaches too;
+ * it has no pages that cannot be touched). */
+extern void *(*guard_allocate)(size_t bytes);
+extern void (*guard_release)(void *memory);
+
 struct guard_arena {
     unsigned char *map; /* NULL: not open */
     size_t map_bytes;

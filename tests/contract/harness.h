@@ -31,6 +31,7 @@ struct harness_backend {
     bool moves_data; /* false: it touches no memory (single) */
     bool has_symmetric; /* symmetric_alloc must work; otherwise it must say NOT_SUPPORTED */
     unsigned thinning; /* 1: the whole matrix; k: about one k-th of it */
+    bool on_device; /* stream-ordered, on device memory: only when SPARK_COMM_TEST_BACKEND names it */
 };
 
 struct harness_case {
@@ -84,6 +85,8 @@ int harness_run(const char *name, const struct harness_case *world,
 /* 0 to 2: how much is tried. SPARK_COMM_TEST_LEVEL, or 1 in plain builds and 0 in those with a
  * sanitizer. */
 int harness_level(void);
+/* Arenas come from memory that a GPU reaches; before any rank runs. */
+void harness_use_managed(void);
 /* How many times longer everything may take in this build. */
 int harness_slowness(void);
 /* Whether this point of a matrix is to be tried in this world: all of them, or one of every few.

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "device.h"
 #include "harness_board.h"
 #include "reference.h"
 
@@ -61,8 +62,32 @@ void harness_step(struct harness_rank *rank, const char *format, ...) {
     va_end(arguments);
 }
 
+static void *managed_allocate(size_t bytes) {
+    uint64_t pointer = 0;
+    return device_driver()->managed(&pointer, bytes, 1) == 0 ? (void *)(uintptr_t)pointer : NULL;
+}
+
+static void managed_release(void *memory) {
+    device_driver()->free((uint64_t)(uintptr_t)memory);
+}
+
+void harness_use_managed(void) {
+    guard_allocate = managed_allocate;
+    guard_release = managed_release;
+}
+
+/* On a device a call that has succeeded may only be enqueued: it is waited for, so that the tests may
+ * look at its result. All of them use the legacy stream. */
+static bool settle(struct harness_rank *rank, const char *expression, const char *file, int line) {
+    if (device_settle(NULL, 20000 * harness_slowness())) return true;
+    harness_fail(rank, file, line, "%s\n    was enqueued and did not end", expression);
+    return false;
+}
+
 bool harness_check_status(struct harness_rank *rank, spark_comm_status want, spark_comm_status got,
                           const char *expression, const char *file, int line) {
+    if (want == got && got == SPARK_COMM_OK && rank->world->backend->on_device)
+        return settle(rank, expression, file, line);
     if (want == got) return true;
     spark_comm_error error = {.struct_size = sizeof error};
     spark_comm_last_error(rank->comm, &error);
@@ -219,7 +244,10 @@ static void release_buffers(struct harness_rank *rank) {
 
 static void *helper_main(void *argument) {
     struct harness_thread *helper = argument;
+    const bool on_device = helper->rank.world->backend->on_device;
+    if (on_device) device_use(helper->rank.rank);
     helper->run(&helper->rank);
+    if (on_device) device_leave(helper->rank.rank);
     release_buffers(&helper->rank);
     return NULL;
 }
@@ -268,6 +296,7 @@ void harness_options(struct harness_rank *rank, spark_comm_options *options) {
     options->backend = rank->world->backend->name;
     options->master_addr = "127.0.0.1";
     options->master_port = rank->port;
+    if (rank->world->backend->on_device) options->device = rank->rank;
     options->rank = rank->rank;
     options->world_size = rank->size;
     options->rendezvous_timeout_ms = 20000 * slowness;
@@ -313,16 +342,22 @@ static void look_for_leaks(struct harness_rank *rank, int descriptors, int threa
 }
 
 void harness_rank_main(struct harness_rank *rank) {
-    const bool looks = rank->world->way == HARNESS_PROCESSES && !rank->setup->keeps_things;
+    const bool on_device = rank->world->backend->on_device;
+    /* A real driver keeps threads and descriptors of its own. */
+    const bool looks = rank->world->way == HARNESS_PROCESSES && !rank->setup->keeps_things &&
+                       !(on_device && guard_allocate != NULL);
     const int descriptors = looks ? harness_count_descriptors() : 0;
     const int threads = looks ? harness_count_threads() : 0;
 
-    if (rank->setup->opens_itself || open_world(rank)) rank->setup->run(rank);
+    const bool ready = !on_device || CHECK_TRUE(rank, device_use(rank->rank),
+                                                "device %d cannot be used", rank->rank);
+    if (ready && (rank->setup->opens_itself || open_world(rank))) rank->setup->run(rank);
     spark_comm *comm = rank->comm;
     rank->comm = NULL;
     if (!harness_failed(rank)) harness_step(rank, "close");
     spark_comm_close(comm);
     release_buffers(rank);
+    if (on_device) device_leave(rank->rank);
     if (looks) look_for_leaks(rank, descriptors, threads);
     atomic_store_explicit(&own_slot(rank)->ended, 1, memory_order_release);
 }

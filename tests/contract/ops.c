@@ -1,6 +1,7 @@
 /* Operations with their answers: see ops.h. Each run_* places buffers, calls, verifies. */
 #include "ops.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,11 +79,52 @@ static bool check_bytes(struct harness_rank *rank, const char *what, const unsig
     return false;
 }
 
+/* NCCL's own sums on several real GPUs are in no promised order and precision, and what it makes of NaN,
+ * infinity and averages of integers is its own; tests/gpu/check asks for this comparison there. */
+static bool is_loose(const struct harness_rank *rank) {
+    return rank->world->backend->on_device && rank->size > 1 &&
+           getenv("SPARK_COMM_TEST_LOOSE") != NULL;
+}
+
+static double precision(int dtype) {
+    if (dtype == SPARK_COMM_BF16) return 0x1p-8;
+    if (dtype == SPARK_COMM_F16) return 0x1p-11;
+    return dtype == SPARK_COMM_F32 ? 0x1p-24 : 0x1p-53;
+}
+
+static double smallest(int dtype) {
+    if (dtype == SPARK_COMM_F16) return 0x1p-24;
+    return dtype == SPARK_COMM_F64 ? 0x1p-1000 : 0x1p-126;
+}
+
+/* Is element i near enough? `sources` is what went into it. */
+static bool is_near(const struct ops_call *call, const unsigned char *got,
+                    const unsigned char *want, const void *const *sources, int n, size_t i) {
+    const size_t size = reference_size(call->dtype);
+    const bool is_float = call->dtype <= SPARK_COMM_F64;
+    double total = 0;
+    if (!is_float)
+        return call->redop == SPARK_COMM_AVG || memcmp(got + i * size, want + i * size, size) == 0;
+    for (int r = 0; r < n; r++)
+        total += fabs(reference_decode(call->dtype, (const unsigned char *)sources[r] + i * size));
+    const double w = reference_decode(call->dtype, want + i * size);
+    const double g = reference_decode(call->dtype, got + i * size);
+    if (!isfinite(total) || !isfinite(w) || !isfinite(g)) return true;
+    if (call->redop == SPARK_COMM_MAX || call->redop == SPARK_COMM_MIN) return g == w;
+    return fabs(g - w) <= (n + 1) * (total * precision(call->dtype) + smallest(call->dtype));
+}
+
 static bool check_elements(struct harness_rank *rank, const struct ops_call *call,
-                           const unsigned char *got, const unsigned char *want) {
+                           const unsigned char *got, const unsigned char *want,
+                           const void *const *sources) {
     char expected[64], actual[64];
     const size_t size = reference_size(call->dtype);
-    const size_t i = reference_compare(call->dtype, call->redop, got, want, call->count);
+    size_t i = 0;
+    if (is_loose(rank))
+        while (i < call->count && is_near(call, got, want, sources, rank->size, i))
+            i++;
+    else
+        i = reference_compare(call->dtype, call->redop, got, want, call->count);
     if (i == call->count) return true;
     harness_fail(rank, __FILE__, __LINE__, "element %zu of %zu: expected %s, got %s", i,
                  call->count,
@@ -144,7 +186,7 @@ static bool run_all_reduce(struct harness_rank *rank, const struct ops_call *cal
                     guard_address(&recv), bytes);
     }
     if (!CHECK_OK(rank, st)) return false;
-    check_elements(rank, call, recv.data, want);
+    check_elements(rank, call, recv.data, want, sources);
     check_bytes(rank, "the input was changed", send.data, own, bytes);
     check_guards(rank, &recv, "result");
     check_guards(rank, &send, "input");
@@ -181,7 +223,7 @@ static bool run_reduce_scatter(struct harness_rank *rank, const struct ops_call 
                                         bytes)
             : submit(rank, call, 0, guard_address(&send), harness_address(result), bytes);
     if (!CHECK_OK(rank, st)) return false;
-    check_elements(rank, call, result, want);
+    check_elements(rank, call, result, want, sources);
     if (!call->in_place) check_bytes(rank, "the input was changed", send.data, own, all);
     check_guards(rank, &recv, "result");
     check_guards(rank, &send, "input");

@@ -166,7 +166,7 @@ static const struct contract_test tests[] = {
     {"mpich", {.run = mpich, .opens_itself = true}, WHERE},
     {"slurm", {.run = slurm, .opens_itself = true}, WHERE},
     {"half_a_family", {.run = half_a_family, .opens_itself = true}, WHERE},
-    {"options_win", {.run = options_win, .opens_itself = true}, WHERE},
+    {"options_win", {.run = options_win, .opens_itself = true}, WHERE | CONTRACT_ONLY_HOST},
     {"out_of_range",
      {.run = out_of_range, .opens_itself = true},
      CONTRACT_ONLY_PROCESSES | CONTRACT_ALONE | CONTRACT_ONE_BACKEND},

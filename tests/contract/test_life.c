@@ -24,7 +24,9 @@ static void getters(struct harness_rank *rank) {
     CHECK_OK(rank, spark_comm_info(rank->comm, &info));
     CHECK_TRUE(rank, strcmp(info.backend, rank->world->backend->name) == 0, "backend %s",
                info.backend);
-    CHECK_INT(rank, SPARK_COMM_MEMORY_HOST, info.memory);
+    CHECK_INT(rank,
+              rank->world->backend->on_device ? SPARK_COMM_MEMORY_DEVICE : SPARK_COMM_MEMORY_HOST,
+              info.memory);
 }
 
 /* Every descriptor that the library opens is close-on-exec. */
@@ -108,9 +110,10 @@ static void strings_are_copied(struct harness_rank *rank) {
     ops_run(rank, &call);
 }
 
-/* "auto", and no wish at all: `single` for one rank, `shm` for several. */
+/* "auto", and no wish at all: `single` for one rank; for several `shm`, or `nccl` on devices. */
 static void automatic(struct harness_rank *rank) {
-    const char *want = rank->size == 1 ? "single" : "shm";
+    const char *several = rank->world->backend->on_device ? "nccl" : "shm";
+    const char *want = rank->size == 1 ? "single" : several;
     spark_comm_options options;
     for (int i = 0; i < 2; i++) {
         spark_comm_info_report info = {.struct_size = sizeof info};

@@ -217,6 +217,10 @@ static void add_kernel(struct harness_rank *rank) {
         CHECK_OK(rank, spark_comm_set_add_kernel(rank->comm, 0x1000));
         return;
     }
+    if (rank->world->backend->on_device) {
+        CHECK_OK(rank, spark_comm_set_add_kernel(rank->comm, 0));
+        return;
+    }
     CHECK_REFUSED(rank, SPARK_COMM_NOT_SUPPORTED, spark_comm_set_add_kernel(rank->comm, 0),
                   "set_add_kernel");
     CHECK_TRUE(rank, spark_comm_is_healthy(rank->comm), "not healthy any more");

@@ -1,8 +1,10 @@
 # The contract tests follow the rule of the folder; here is what goes beyond it: the harness compiled
 # once for all of them, the backend modules that test_backend_table opens by name, and a smaller
 # matrix under an emulator.
-add_library(contract_support STATIC EXCLUDE_FROM_ALL ${sc_folder_helpers})
-target_include_directories(contract_support PUBLIC "${sc_folder_path}" "${PROJECT_SOURCE_DIR}/include")
+add_library(contract_support STATIC EXCLUDE_FROM_ALL
+    ${sc_folder_helpers} "${PROJECT_SOURCE_DIR}/tests/support/device/device.c")
+target_include_directories(contract_support PUBLIC
+    "${sc_folder_path}" "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/tests/support/device")
 target_compile_options(contract_support PRIVATE -UNDEBUG)
 target_link_libraries(contract_support PRIVATE sc_build_options PkgConfig::CMOCKA Threads::Threads)
 set(sc_folder_helpers "")

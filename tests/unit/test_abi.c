@@ -105,7 +105,8 @@ AT(spark_comm_call, epoch, 32);
 AT(spark_comm_call, digest, 36);
 AT(spark_comm_call, deadline_ns, 40);
 AT(spark_comm_call, entered, 48);
-SIZE(spark_comm_call, 56);
+AT(spark_comm_call, captured, 56);
+SIZE(spark_comm_call, 64);
 
 AT(spark_comm_host, abi_version, 8);
 AT(spark_comm_host, rank, 12);
@@ -135,7 +136,9 @@ AT(spark_comm_backend, point_to_point, 104);
 AT(spark_comm_backend, register_buffer, 112);
 AT(spark_comm_backend, interrupt, 152);
 AT(spark_comm_backend, copy_from_host, 200);
-SIZE(spark_comm_backend, 208);
+AT(spark_comm_backend, stream_state, 208);
+AT(spark_comm_backend, library, 216);
+SIZE(spark_comm_backend, 224);
 
 /* ---- Constants: released values never change ---- */
 
