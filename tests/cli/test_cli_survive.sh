@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # A job goes on after a rank was killed: run --restart starts it again, the others reconnect, and no
-# step is lost. Called like the tests of the program: survive.sh PROGRAM. It is no test by the rule of
-# names; rename it to test_cli_survive.sh where spark_comm_attempt_reconnect serves several ranks.
+# step is lost.
 source "$(dirname "${BASH_SOURCE[0]}")/cli_common.sh"
 survive=$(dirname "$program")/examples/survive
 [ -x "$survive" ] || { echo "skipped: no example at $survive"; exit 77; }

@@ -1,6 +1,7 @@
 /*
  * The world's part of reconnect alone, over TCP: host identities are made different, so there is no
  * shared memory. Ranks are processes; one is killed and replaced, and the control plane works again.
+ * Each loss is told in one sentence, by the successor where it was the hub's.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +16,7 @@
 
 struct board {
     _Atomic uint32_t verified[SIZE];
+    struct sc_error causes[EPOCHS + 1][SIZE]; /* of the end of each epoch */
 };
 
 static struct board *board;
@@ -58,6 +60,9 @@ static void body(struct world_rank *rank) {
     verify(rank);
     while (sc_world_epoch(rank->world) < EPOCHS) {
         world_await_poison(rank);
+        CHECK(
+            sc_world_cause(rank->world, &board->causes[sc_world_epoch(rank->world)][rank->rank]) ==
+            SPARK_COMM_OK);
         sc_world_ask(rank->world);
         spark_comm_status st = sc_world_reconnect(rank->world, &rank->error);
         if (st == SPARK_COMM_OK) st = sc_world_agree(rank->world, st, &rank->error);
@@ -67,9 +72,26 @@ static void body(struct world_rank *rank) {
     sc_world_close(rank->world);
 }
 
+static void expect_same_cause(uint32_t epoch, int victim, int pid) {
+    const struct sc_error *causes = board->causes[epoch];
+    int first = victim == 0;
+    char want[96];
+
+    snprintf(want, sizeof want, "rank %d (process %d) is lost: it ended without a goodbye", victim,
+             pid);
+    assert_memory_equal(causes[first].message, want, strlen(want));
+    for (int rank = 0; rank < SIZE; rank++) {
+        if (rank == victim) continue;
+        assert_int_equal(causes[rank].status, SPARK_COMM_PEER_LOST);
+        assert_int_equal(causes[rank].epoch, epoch);
+        assert_string_equal(causes[rank].message, causes[first].message);
+    }
+}
+
 static void test_over_tcp(void **state) {
     struct world_rank ranks[SIZE];
     struct world_plan plan = world_plan_for(SIZE);
+    int victim = -1, pid = 0;
     (void)state;
 
     for (int i = 0; i < SIZE; i++) {
@@ -83,8 +105,10 @@ static void test_over_tcp(void **state) {
                 CHECK(!sc_deadline_passed(until));
                 usleep(500);
             }
+        if (epoch > 1) expect_same_cause(epoch - 1, victim, pid);
         if (epoch == EPOCHS) break;
-        int victim = (int)(epoch % SIZE); /* 1, 2, 0 */
+        victim = (int)(epoch % SIZE); /* 1, 2, 0 */
+        pid = (int)ranks[victim].pid;
         assert_int_equal(kill(ranks[victim].pid, SIGKILL), 0);
         assert_int_equal(world_wait_process(&ranks[victim]), -SIGKILL);
         world_start_process(&ranks[victim], body);
