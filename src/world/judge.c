@@ -152,9 +152,10 @@ int64_t sc_judge_step(struct sc_world *world, int64_t now) {
     struct sc_judge *judge = &world->epoch->judge;
     int64_t since = atomic_load_explicit(&judge->since, memory_order_acquire);
     bool is_loss = atomic_load_explicit(&judge->is_loss, memory_order_relaxed);
-    int64_t due = since + (is_loss || world->epoch->one_host ? GRACE_NS : 0);
 
+    /* Before there is a suspicion the epoch may still be in its making: nothing of it is read. */
     if (since == 0 || sc_verdict_state(world) != SC_CAUSE_OWN) return SC_DEADLINE_NEVER;
+    int64_t due = since + (is_loss || world->epoch->one_host ? GRACE_NS : 0);
     if (!world->epoch->one_host && !sc_is_head(world)) {
         if (now < since + HEAD_PATIENCE_NS) return since + HEAD_PATIENCE_NS;
         sc_heir_doubt(world); /* starts anew with another head */

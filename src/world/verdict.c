@@ -163,7 +163,7 @@ void sc_verdict_repeat(struct sc_world *world, int rank) {
     if (cause.status == SPARK_COMM_OK || is_own_affair) return;
     if (sc_verdict_state(world) == SC_CAUSE_FINAL)
         sc_verdict_send(world, rank, SC_WIRE_VERDICT, &cause);
-    else if (!world->epoch->one_host)
+    else if (sc_is_settled(world) && !world->epoch->one_host)
         sc_verdict_send(world, rank, sc_is_head(world) ? SC_WIRE_SUSPECT : SC_WIRE_FAULT, &cause);
 }
 

@@ -31,7 +31,7 @@ void sc_watch_begin(struct sc_world *world) {
     struct sc_epoch *epoch = world->epoch;
     int64_t now = sc_deadline_now();
 
-    if (!epoch->one_host || epoch->link_end == world->size) return;
+    if (!sc_is_settled(world) || !epoch->one_host || epoch->link_end == world->size) return;
     epoch->link_end = world->size;
     for (int rank = 0; rank < world->size; rank++) {
         struct sc_peer *peer = &epoch->peers[rank];

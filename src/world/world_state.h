@@ -20,6 +20,7 @@
 #include "os/lock.h"
 #include "os/socket.h"
 #include "world/auth.h"
+#include "world/judge.h"
 #include "world/ring.h"
 #include "world/wire.h"
 #include "world/world.h"
@@ -136,38 +137,6 @@ struct sc_segment {
     struct sc_verdict_slot *slots; /* by rank */
     _Atomic uint32_t *winner; /* whose slot counts: its rank plus 1; 0: there is no verdict yet */
     void *rings;
-};
-
-/* ---- lines.c, sentence.c, judge.c ---- */
-
-enum { SC_LINES_ANSWER = 1 }; /* flavour of a heartbeat that answers to a fault */
-
-enum sc_view_mark { SC_VIEW_PLAIN, SC_VIEW_LATE, SC_VIEW_WAITS, SC_VIEW_SILENT, SC_VIEW_LOST };
-
-/* A copy of what is known of one rank. */
-struct sc_view {
-    struct sc_wire_lines lines;
-    uint32_t state; /* enum sc_peer_state */
-    bool has_word;
-    uint8_t mark; /* enum sc_view_mark; while a sentence is written */
-    int32_t before; /* mismatch.c: the rank that waits for this one */
-};
-
-struct sc_judge {
-    struct sc_lock lock; /* guards views, and this rank's slot */
-    struct sc_view *views; /* by rank */
-    _Atomic int64_t since; /* when the suspicion came; 0: none. Release */
-    _Atomic bool is_loss; /* a second loss may follow at once. Relaxed, before `since` */
-    bool has_asked; /* monitor, between hosts: the others have been told of the suspicion */
-    int64_t tick_at; /* monitor: when own waits are looked at next */
-    /* monitor: a mismatch that was seen at the last tick; believed at the second */
-    uint64_t seen_begun;
-    int seen_rank;
-    /* monitor: beats seen on the cards, by rank, and when they changed; NULL: not watched */
-    struct sc_pulse {
-        uint64_t beats;
-        int64_t at;
-    } * pulses;
 };
 
 /* ---- One epoch ---- */
