@@ -31,7 +31,8 @@ struct harness_backend {
     bool moves_data; /* false: it touches no memory (single) */
     bool has_symmetric; /* symmetric_alloc must work; otherwise it must say NOT_SUPPORTED */
     unsigned thinning; /* 1: the whole matrix; k: about one k-th of it */
-    bool on_device; /* stream-ordered, on device memory: only when SPARK_COMM_TEST_BACKEND names it */
+    bool
+        on_device; /* stream-ordered, on device memory: only when SPARK_COMM_TEST_BACKEND names it */
 };
 
 struct harness_case {
@@ -85,6 +86,10 @@ int harness_run(const char *name, const struct harness_case *world,
 /* 0 to 2: how much is tried. SPARK_COMM_TEST_LEVEL, or 1 in plain builds and 0 in those with a
  * sanitizer. */
 int harness_level(void);
+/* A real device: its driver and NCCL keep descriptors and threads from their first use on. Whether
+ * something is left behind is told by comparing with the state after a world that was opened and closed
+ * before. */
+bool harness_warms_up(const struct harness_case *world, const struct harness_setup *setup);
 /* Arenas come from memory that a GPU reaches; before any rank runs. */
 void harness_use_managed(void);
 /* How many times longer everything may take in this build. */

@@ -341,11 +341,22 @@ static void look_for_leaks(struct harness_rank *rank, int descriptors, int threa
     CHECK_INT(rank, threads, harness_count_threads());
 }
 
+static void open_and_close(struct harness_rank *rank) {
+    spark_comm_options options;
+    harness_step(rank, "open for the first time");
+    harness_options(rank, &options);
+    options.master_port = rank->spare_port;
+    if (device_use(rank->rank) && CHECK_OK(rank, harness_open(rank, &options, &rank->comm)))
+        CHECK_OK(rank, spark_comm_barrier(rank->comm));
+    spark_comm_close(rank->comm);
+    rank->comm = NULL;
+    device_leave(rank->rank);
+}
+
 void harness_rank_main(struct harness_rank *rank) {
     const bool on_device = rank->world->backend->on_device;
-    /* A real driver keeps threads and descriptors of its own. */
-    const bool looks = rank->world->way == HARNESS_PROCESSES && !rank->setup->keeps_things &&
-                       !(on_device && guard_allocate != NULL);
+    const bool looks = rank->world->way == HARNESS_PROCESSES && !rank->setup->keeps_things;
+    if (looks && harness_warms_up(rank->world, rank->setup)) open_and_close(rank);
     const int descriptors = looks ? harness_count_descriptors() : 0;
     const int threads = looks ? harness_count_threads() : 0;
 

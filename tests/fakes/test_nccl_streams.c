@@ -102,6 +102,51 @@ static void captured(struct harness_rank *rank) {
     cuda->stream_destroy(stream);
 }
 
+/* Buffers that begin between two elements, in a graph: the aligned copies are its own work too. */
+static void captured_unaligned(struct harness_rank *rank) {
+    const struct device_driver *cuda = device_driver();
+    const size_t n = (size_t)rank->size, bytes = COUNT * sizeof(float);
+    unsigned char *memory = script_memory(rank, (n + 2) * bytes + 64);
+    unsigned char *sum = memory + 1, *scatter = memory + bytes + 6,
+                  *out = memory + (n + 1) * bytes + 15;
+    void *stream = new_stream(), *graph = NULL, *exec = NULL;
+    float value = 1;
+    for (size_t i = 0; i < COUNT; i++)
+        memcpy(sum + 4 * i, &value, 4);
+    for (size_t i = 0; i < n * COUNT; i++) {
+        value = (float)(i + (size_t)rank->rank);
+        memcpy(scatter + 4 * i, &value, 4);
+    }
+    spark_comm_op op = sum_of((float *)(void *)memory, COUNT, stream);
+    op.send = op.recv = address(sum);
+    if (!CHECK_INT(rank, 0, cuda->begin(stream, 0))) return;
+    CHECK_TRUE(rank, spark_comm_submit(rank->comm, &op) == SPARK_COMM_OK, "all_reduce");
+    op.kind = SPARK_COMM_OP_REDUCE_SCATTER;
+    op.send = address(scatter);
+    op.recv = address(out);
+    CHECK_TRUE(rank, spark_comm_submit(rank->comm, &op) == SPARK_COMM_OK, "reduce_scatter");
+    if (!CHECK_INT(rank, 0, cuda->end(stream, &graph))) return;
+    CHECK_INT(rank, 0, cuda->instantiate(&exec, graph, 0));
+    double want = 1;
+    for (int replay = 0; replay < 3; replay++) {
+        memset(out, 0, bytes);
+        CHECK_INT(rank, 0, cuda->launch(exec, stream));
+        if (!CHECK_TRUE(rank, device_settle(stream, 10000), "the graph does not end")) return;
+        want *= (double)n;
+        for (size_t i = 0; i < COUNT; i++) {
+            const double scattered =
+                (double)(n * ((size_t)rank->rank * COUNT + i) + n * (n - 1) / 2);
+            memcpy(&value, sum + 4 * i, 4);
+            if (!CHECK_TRUE(rank, value == want, "sum %zu is %g", i, (double)value)) return;
+            memcpy(&value, out + 4 * i, 4);
+            if (!CHECK_TRUE(rank, value == scattered, "part %zu is %g", i, (double)value)) return;
+        }
+    }
+    cuda->exec_destroy(exec);
+    cuda->graph_destroy(graph);
+    cuda->stream_destroy(stream);
+}
+
 /* Calls that wait on the host are refused while options.stream captures, and harm nothing. */
 static void refused_in_capture(struct harness_rank *rank) {
     const struct device_driver *cuda = device_driver();
@@ -263,6 +308,8 @@ static void exchange(struct harness_rank *rank) {
                                     .redop = SPARK_COMM_SUM,
                                     .count = counts[i],
                                     .in_place = i % 2,
+                                    .send_misalign = i % 4 == 2,
+                                    .recv_misalign = i % 4 == 3 ? 5 : 0,
                                     .named = i % 3 == 0};
             if (!ops_run(rank, &call)) return;
             call.in_place = !call.in_place;
@@ -455,6 +502,7 @@ static void graph_outlives_a_fault(struct harness_rank *rank) {
 #define ALONE CONTRACT_ONLY_PROCESSES
 static const struct contract_test tests[] = {
     {"captured", {.run = captured}, 0},
+    {"captured_unaligned", {.run = captured_unaligned}, 0},
     {"refused_in_capture", {.run = refused_in_capture, .opens_itself = true}, 0},
     {"beside_a_capture", {.run = beside_a_capture}, ALONE},
     {"changing_streams", {.run = changing_streams}, 0},

@@ -10,13 +10,15 @@ else()
     message(STATUS "nccl.h or cudaTypedefs.h not found: our declarations are not compared with them")
 endif()
 
-# Not a test: what a call costs the host. Run by tests/gpu/check.
-add_executable(gpu_host_cost "${sc_folder_path}/programs/host_cost.c"
-    "${PROJECT_SOURCE_DIR}/tests/support/device/device.c")
-set_target_properties(gpu_host_cost PROPERTIES
-    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/gpu")
-target_include_directories(gpu_host_cost PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/device")
-target_link_libraries(gpu_host_cost PRIVATE sc_build_options spark_comm_internal)
+# Not tests: what a call costs, and a rank that is replaced again and again. Run by tests/gpu/check.
+foreach(program host_cost replaced)
+    add_executable(gpu_${program} "${sc_folder_path}/programs/${program}.c"
+        "${PROJECT_SOURCE_DIR}/tests/support/device/device.c")
+    set_target_properties(gpu_${program} PROPERTIES
+        RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/gpu")
+    target_include_directories(gpu_${program} PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/device")
+    target_link_libraries(gpu_${program} PRIVATE sc_build_options spark_comm_internal)
+endforeach()
 add_executable(gpu_nccl_offers EXCLUDE_FROM_ALL "${sc_folder_path}/programs/nccl_offers.c")
 set_target_properties(gpu_nccl_offers PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/gpu")

@@ -83,6 +83,7 @@ static void release(struct sc_nccl *nccl) {
     if (nccl->device.context != NULL) {
         sc_device_enter(&nccl->device, &scope, true);
         sc_exchange_close(nccl);
+        sc_align_close(nccl);
         sc_nccl_memory_close(nccl);
         sc_stage_close(nccl);
         sc_order_close(nccl);

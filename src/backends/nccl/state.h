@@ -6,6 +6,7 @@
  *   connect.c   comparing the ranks, init in bounded steps, warm-up
  *   order.c     streams, events, marks: what is submitted and how far the GPU is
  *   exchange.c  the two-rank exchange
+ *   align.c     reductions of buffers that are not aligned to their element
  *   stage.c     copies between device and host for the command lane
  *   memory.c    registrations and symmetric memory
  *   watch.c     the watcher's thread, and ending a communicator that is stuck
@@ -35,6 +36,7 @@
 #define SC_NCCL_FORKS 16
 #define SC_NCCL_RING 4 /* receive buffers of the exchange */
 #define SC_NCCL_CHUNK ((size_t)1 << 20) /* bytes of each */
+#define SC_NCCL_ALIGNED 32 /* blocks of align.c: a chunk, twice that, ... */
 #define SC_NCCL_MAX_RANKS 256
 
 /* An event behind the submissions up to `count`. */
@@ -119,6 +121,7 @@ struct sc_nccl {
     sc_cu_function add; /* of the exchange: the caller's or ours; NULL: none */
     sc_cu_pointer ring[SC_NCCL_RING];
     unsigned next_ring;
+    sc_cu_pointer aligned[SC_NCCL_ALIGNED]; /* 0: not needed so far; under order.lock */
     size_t exchange_bytes; /* the exchange serves sums up to here; 0: none */
     struct sc_nccl_registration *registrations;
     struct sc_nccl_symmetric *symmetric;
@@ -178,6 +181,16 @@ spark_comm_status sc_exchange_run(struct sc_nccl *nccl, const spark_comm_op *op,
                                   sc_cu_stream stream);
 spark_comm_status sc_exchange_open(struct sc_nccl *nccl);
 void sc_exchange_close(struct sc_nccl *nccl);
+
+/* ---- align.c ---- */
+
+/* Enqueues a reduction whose pointers are aligned. */
+typedef spark_comm_status sc_reduction(struct sc_nccl *nccl, const spark_comm_op *op,
+                                       sc_cu_stream stream);
+/* The same for pointers of any alignment. Order lock held, context current. */
+spark_comm_status sc_align_run(struct sc_nccl *nccl, const spark_comm_op *op, sc_reduction *run,
+                               sc_cu_stream stream);
+void sc_align_close(struct sc_nccl *nccl);
 
 /* ---- stage.c ---- */
 

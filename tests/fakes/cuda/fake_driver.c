@@ -384,6 +384,8 @@ static int launch(const void *function, unsigned gx, unsigned gy, unsigned gz, u
     own->kernel = function;
     for (int i = 0; own->kernel->sizes[i] != 0; i++)
         memcpy(own->arguments + 8 * i, arguments[i], own->kernel->sizes[i]);
+    if (own->kernel->run == run_add && ((own->arguments[0] | own->arguments[8]) & 1) != 0)
+        return FAKE_MISALIGNED;
     return sc_fake_enqueue(stream, &work);
 }
 

@@ -23,6 +23,8 @@
     X(to_device, cuMemcpyHtoDAsync, 3020,                                                      \
       (uint64_t to, const void *from, size_t bytes, void *stream))                             \
     X(to_host, cuMemcpyDtoHAsync, 3020, (void *to, uint64_t from, size_t bytes, void *stream)) \
+    X(copy, cuMemcpyDtoDAsync, 3020, (uint64_t to, uint64_t from, size_t bytes, void *stream)) \
+    X(memory_info, cuMemGetInfo, 3020, (size_t * unused, size_t * total))                      \
     X(stream_create, cuStreamCreateWithPriority, 5050,                                         \
       (void **stream, unsigned flags, int priority))                                           \
     X(stream_destroy, cuStreamDestroy, 4000, (void *stream))                                   \
