@@ -98,6 +98,8 @@ struct sc_trace_file {
     size_t owner; /* index into sc_trace.ranks */
     int64_t shift_ns; /* added to its times */
     int64_t low_ns, high_ns; /* the shift lies between; low > high: nothing bounds it */
+    int64_t all_low_ns, all_high_ns; /* the same, the calls included that the clocks as they are do not allow */
+    size_t met, against; /* calls that bound it; those of them that the clocks as they are do not allow */
 };
 
 /* trace_read.c, trace_json.c. False when memory ran out; all other trouble is file->damage. */

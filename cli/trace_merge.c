@@ -332,23 +332,36 @@ static bool collect_items(struct sc_trace *trace) {
 
 /* --- clocks ------------------------------------------------------------------------------------ */
 
+/* One call in so many may speak against the clocks. */
+#define SELDOM 50
+
 static void bound_shift(struct sc_trace_file *file, const struct sc_trace_record *own,
                         const struct sc_trace_record *reference) {
     int64_t low = reference->submit_ns - own->complete_ns;
     int64_t high = reference->complete_ns - own->submit_ns;
     if (low > high) return; /* no two clocks show that: a damaged record */
-    bool is_first = file->low_ns > file->high_ns;
+    bool is_first = file->met++ == 0;
+    if (is_first || low > file->all_low_ns) file->all_low_ns = low;
+    if (is_first || high < file->all_high_ns) file->all_high_ns = high;
+    if (low > 0 || high < 0) {
+        file->against++;
+        return;
+    }
+    is_first = file->low_ns > file->high_ns;
     if (is_first || low > file->low_ns) file->low_ns = low;
     if (is_first || high < file->high_ns) file->high_ns = high;
 }
 
-/* Wall clocks are taken as they are, unless a call would end before another rank began it: then the
- * file's times are shifted to the middle of what is possible. */
+/* Wall clocks are taken as they are, unless calls would end before another rank began them: then the
+ * file's times are shifted to the middle of what is possible. A rank notes that it has begun a call
+ * just after its part is visible to the others, and may lose its CPU between the two: so one such call
+ * in fifty says nothing. */
 static void align_clocks(struct sc_trace *trace) {
     for (size_t i = 0; i < trace->file_count; i++) {
         trace->files[i].shift_ns = 0;
         trace->files[i].low_ns = 1;
         trace->files[i].high_ns = 0;
+        trace->files[i].met = trace->files[i].against = 0;
     }
     for (size_t row = 0, end; row < trace->item_count; row = end) {
         const struct sc_trace_item *reference = &trace->items[row];
@@ -366,6 +379,9 @@ static void align_clocks(struct sc_trace *trace) {
     }
     for (size_t i = 0; i < trace->file_count; i++) {
         struct sc_trace_file *file = &trace->files[i];
+        if (file->against * SELDOM <= file->met) continue;
+        file->low_ns = file->all_low_ns;
+        file->high_ns = file->all_high_ns;
         int64_t middle = file->low_ns + (file->high_ns - file->low_ns) / 2;
         if (file->low_ns <= file->high_ns && (file->low_ns > 0 || file->high_ns < 0) &&
             middle > -SC_TRACE_SHIFT_LIMIT && middle < SC_TRACE_SHIFT_LIMIT)
