@@ -151,12 +151,13 @@ void sc_open_close(void *state) {
     if (!ended) {
         sc_device_enter(&nccl->device, &scope, true);
         bool healthy = __atomic_load_n(host->poison, __ATOMIC_ACQUIRE) == 0 &&
-                       sc_watch_live_graphs(nccl) == 0 &&
+                       sc_watch_await_graphs(nccl) == 0 &&
                        host->wait(host->context, drained, nccl, half) == SPARK_COMM_OK;
         if (healthy) {
             sc_memory_deregister_all(nccl);
             ended = sc_watch_destroy(nccl, deadline);
         } else {
+            sc_watch_await_graphs(nccl);
             ended = sc_watch_end(nccl, deadline);
         }
         sc_device_leave(&nccl->device, &scope);
@@ -171,7 +172,7 @@ void sc_open_interrupt(void *state) {
 
 /* This rank's own part of a new epoch: the old communicator must be gone. */
 static spark_comm_status leave_epoch(struct sc_nccl *nccl, int64_t deadline) {
-    int graphs = sc_watch_live_graphs(nccl);
+    int graphs = sc_watch_await_graphs(nccl);
     if (graphs > 0)
         return sc_host_fail(nccl->host, SPARK_COMM_WRONG_STATE, -1, 0,
                             "%d captured graphs hold operations of the old epoch: destroy them, "

@@ -234,6 +234,8 @@ bool sc_watch_end(struct sc_nccl *nccl, int64_t deadline);
 /* Destroys healthy communicators in order; false at the deadline (watch.stuck). */
 bool sc_watch_destroy(struct sc_nccl *nccl, int64_t deadline);
 int sc_watch_live_graphs(const struct sc_nccl *nccl);
+/* The same after a moment: the driver tells of a destroyed graph a little later. */
+int sc_watch_await_graphs(const struct sc_nccl *nccl);
 void sc_watch_release_graphs(struct sc_nccl_graphs *graphs);
 
 /* ---- thresholds.c ---- */

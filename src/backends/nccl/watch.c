@@ -86,6 +86,14 @@ int sc_watch_live_graphs(const struct sc_nccl *nccl) {
     return (int)atomic_load_explicit(&nccl->graphs->live, memory_order_acquire);
 }
 
+int sc_watch_await_graphs(const struct sc_nccl *nccl) {
+    static const _Atomic uint32_t never;
+    int64_t until = sc_deadline_now() + INT64_C(200000000);
+    while (sc_watch_live_graphs(nccl) > 0 && !sc_deadline_passed(until))
+        sc_wait_futex_sleep(&never, 0, sc_deadline_now() + INT64_C(2000000));
+    return sc_watch_live_graphs(nccl);
+}
+
 void sc_watch_release_graphs(struct sc_nccl_graphs *graphs) {
     if (atomic_fetch_sub_explicit(&graphs->references, 1, memory_order_acq_rel) == 1)
         sc_free(graphs);
@@ -109,9 +117,9 @@ static void end_by_force(struct job *job) {
     }
     sc_nccl_comm child = nccl->comm, parent = nccl->parent;
     nccl->comm = nccl->parent = NULL;
+    sc_lock_give(&nccl->order.lock); /* nobody finds them any more */
     if (child != NULL) api->abort(child);
     if (parent != NULL) api->abort(parent);
-    sc_lock_give(&nccl->order.lock);
     finish(job, JOB_DONE);
 }
 
@@ -124,12 +132,12 @@ static void destroy_in_order(struct job *job) {
     }
     sc_nccl_comm child = nccl->comm, parent = nccl->parent;
     nccl->comm = nccl->parent = NULL;
+    sc_lock_give(&nccl->order.lock);
     if (child != NULL) {
         api->finalize(child);
         api->destroy(child);
     }
     if (parent != NULL) api->destroy(parent);
-    sc_lock_give(&nccl->order.lock);
     finish(job, JOB_DONE);
 }
 
@@ -142,8 +150,8 @@ static void log_stuck(struct sc_nccl *nccl, const char *what) {
 }
 
 bool sc_watch_end(struct sc_nccl *nccl, int64_t deadline) {
-    if (nccl->comm == NULL && nccl->parent == NULL) return true;
     if (atomic_load_explicit(&nccl->watch.stuck, memory_order_acquire)) return false;
+    if (nccl->comm == NULL && nccl->parent == NULL) return true;
     bool ended = run_job(nccl, end_by_force, deadline);
     log_stuck(nccl, "ncclCommAbort");
     return ended;
