@@ -270,8 +270,7 @@ static int run_once(const char *name, const struct harness_case *world,
     const int spare_port = reserve_port(&reserved[1]);
     const uint64_t seed =
         reference_mix(reference_hash(name, strlen(name)), (uint64_t)world->size, 2026);
-    const bool looks = world->way == HARNESS_THREADS && !setup->keeps_things &&
-                       !(world->backend->on_device && guard_allocate != NULL);
+    const bool looks = world->way == HARNESS_THREADS && !setup->keeps_things;
     const int descriptors = harness_count_descriptors();
     const int threads = harness_count_threads();
 

@@ -337,7 +337,13 @@ static void look_for_leaks(struct harness_rank *rank, int descriptors, int threa
     /* A joined thread stays visible for a moment. */
     for (int i = 0; i < 200 && harness_count_threads() != threads; i++)
         harness_sleep_ms(5);
-    CHECK_INT(rank, descriptors, harness_count_descriptors());
+    if (rank->world->backend->on_device)
+        for (int i = 0; i < 200 && harness_count_descriptors() > descriptors; i++)
+            harness_sleep_ms(5);
+    /* NCCL's first communicator may keep one that a second does without. */
+    const int left = harness_count_descriptors();
+    if (!harness_warms_up(rank->world, rank->setup) || left > descriptors)
+        CHECK_INT(rank, descriptors, left);
     CHECK_INT(rank, threads, harness_count_threads());
 }
 
@@ -351,6 +357,8 @@ static void open_and_close(struct harness_rank *rank) {
     spark_comm_close(rank->comm);
     rank->comm = NULL;
     device_leave(rank->rank);
+    /* NCCL and the driver close some of theirs a moment later. */
+    harness_sleep_ms(200);
 }
 
 void harness_rank_main(struct harness_rank *rank) {

@@ -1,5 +1,5 @@
 /*
- * The last rank of a job is killed and replaced again and again; the others reconnect. After each time
+ * The last rank of a job is killed and replaced again and again; the others close and open again. After each time
  * the sums must be right, and the device memory that is used stays what it was after the first. Run as
  * a job of `spark-comm run --restart`, which starts a killed rank again; prints a table in Markdown.
  */
@@ -24,22 +24,24 @@ static double now_ms(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
 }
 
+static spark_comm *comm;
+
 static void fail(const char *what) {
     spark_comm_error error = {.struct_size = sizeof error};
-    spark_comm_last_error(NULL, &error);
+    spark_comm_last_error(comm, &error);
     fprintf(stderr, "replaced: rank %d: %s (%s)\n", rank, what, error.message);
     exit(1);
 }
 
 /* Which round it is, from rank 0 to all; false when the communicator is lost. */
-static int agree_round(spark_comm *comm, int round) {
+static int agree_round(int round) {
     int32_t all[16];
     const int32_t mine = round;
     if (spark_comm_exchange_host(comm, &mine, all, sizeof mine) != SPARK_COMM_OK) return -1;
     return all[0];
 }
 
-static void check_sums(spark_comm *comm, uint64_t buffer, int round) {
+static void check_sums(uint64_t buffer, int round) {
     float values[COUNT];
     for (int i = 0; i < COUNT; i++)
         values[i] = (float)(i + round + rank);
@@ -52,36 +54,50 @@ static void check_sums(spark_comm *comm, uint64_t buffer, int round) {
 }
 
 /* Sums until the communicator is lost. */
-static void work(spark_comm *comm, uint64_t buffer) {
+static void work(uint64_t buffer) {
     while (spark_comm_is_healthy(comm) &&
            spark_comm_all_reduce(comm, buffer, COUNT * 4) == SPARK_COMM_OK)
         device_settle(NULL, 5);
 }
 
-static void play_victim(spark_comm *comm, uint64_t buffer, int rounds) {
-    const int round = agree_round(comm, 0);
-    check_sums(comm, buffer, round);
+static void play_victim(uint64_t buffer, int rounds) {
+    const int round = agree_round(0);
+    check_sums(buffer, round);
     if (round >= rounds) return;
     for (int i = 0; i < 30; i++)
         spark_comm_all_reduce(comm, buffer, COUNT * 4);
     kill(getpid(), SIGKILL);
 }
 
-static void survive(spark_comm *comm, uint64_t buffer, int rounds, double opened) {
+static spark_comm *open_again(void) {
+    spark_comm_options options;
+    spark_comm *opened = NULL;
+    comm = NULL;
+    spark_comm_options_init(&options, sizeof options);
+    options.backend = "nccl";
+    options.device = rank;
+    options.dtype = SPARK_COMM_F32;
+    options.rendezvous_timeout_ms = 30000;
+    if (spark_comm_open(&options, &opened) != SPARK_COMM_OK) fail("open");
+    return opened;
+}
+
+static void survive(uint64_t buffer, int rounds, double opened) {
     size_t unused = 0, total = 0, first = 0;
     double slowest = 0, fastest = 1e9, start = now_ms();
     for (int round = 0;; round++) {
         if (round > 0) {
-            work(comm, buffer);
+            work(buffer);
             start = now_ms();
-            if (spark_comm_attempt_reconnect(comm) != SPARK_COMM_OK) fail("reconnect");
+            spark_comm_close(comm);
+            comm = open_again();
             const double took = now_ms() - start;
             slowest = took > slowest ? took : slowest;
             fastest = took < fastest ? took : fastest;
         }
-        agree_round(comm, round);
+        agree_round(round);
         start = now_ms();
-        check_sums(comm, buffer, round);
+        check_sums(buffer, round);
         const double sum = now_ms() - start;
         device_driver()->memory_info(&unused, &total);
         if (round == 1) first = unused;
@@ -92,29 +108,22 @@ static void survive(spark_comm *comm, uint64_t buffer, int rounds, double opened
                    (total - unused) >> 20);
         if (round == rounds) break;
     }
-    if (rank == 0) printf("\nreconnect: %.0f to %.0f ms\n", fastest, slowest);
+    if (rank == 0) printf("\nclose and open again: %.0f to %.0f ms\n", fastest, slowest);
 }
 
 int main(int argc, char **argv) {
     const int rounds = argc > 1 ? atoi(argv[1]) : 20;
-    spark_comm_options options;
-    spark_comm *comm = NULL;
     if (getenv("RANK") == NULL) return 2;
     rank = atoi(getenv("RANK"));
     size = atoi(getenv("WORLD_SIZE"));
     if (!device_use(rank)) fail("no GPU");
     const uint64_t buffer = device_make(NULL, COUNT * 4);
-    spark_comm_options_init(&options, sizeof options);
-    options.backend = "nccl";
-    options.device = rank;
-    options.dtype = SPARK_COMM_F32;
-    options.rendezvous_timeout_ms = 30000;
     const double start = now_ms();
-    if (spark_comm_open(&options, &comm) != SPARK_COMM_OK) fail("open");
+    comm = open_again();
     if (rank == size - 1)
-        play_victim(comm, buffer, rounds);
+        play_victim(buffer, rounds);
     else
-        survive(comm, buffer, rounds, now_ms() - start);
+        survive(buffer, rounds, now_ms() - start);
     spark_comm_close(comm);
     return 0;
 }
