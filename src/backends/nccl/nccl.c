@@ -51,8 +51,8 @@ static spark_comm_status reduce_scatter_aligned(struct sc_nccl *nccl, const spar
     return result == SC_NCCL_OK ? SPARK_COMM_OK : sc_nccl_fail(nccl, result, "ncclReduceScatter");
 }
 
-/* NCCL's kernels load whole elements. One rank alone needs no kernel: NCCL runs one for averages, which
- * left the last of 8193 elements unwritten (2.28.3, F16). */
+/* NCCL's kernels load whole elements. One rank alone needs no kernel: NCCL runs one for averages, after
+ * which the last of 8193 F16 elements was once found unwritten (2.28.3; the cause was not looked for). */
 static inline bool is_for_nccl(const struct sc_nccl *nccl, const spark_comm_op *op) {
     bool aligned = ((op->send | op->recv) & (sizes[op->dtype] - 1u)) == 0;
     return aligned && (nccl->size > 1 || op->redop != SPARK_COMM_AVG);
