@@ -75,6 +75,17 @@ static void log_submission(const struct sc_lane_call *call) {
                  call->dtype != 0 ? sc_dtype_name(call->dtype) : "no type", call->peer);
 }
 
+/* Inside before the lane is given back: close waits for lanes first, then for whoever is inside. */
+spark_comm_status sc_lane_look_again(struct spark_comm *comm, int lane, int operation) {
+    if (!sc_handle_hold(comm)) {
+        sc_lock_give(&comm->lanes[lane].lock);
+        return SPARK_COMM_ABORTED; /* closed while this call waited for its turn */
+    }
+    spark_comm_status st = sc_lane_look_around(comm, lane, operation, false);
+    sc_handle_let_go(comm);
+    return st;
+}
+
 spark_comm_status sc_lane_await_turn(struct spark_comm *comm, int lane, int operation,
                                      int timeout_ms, int64_t *deadline) {
     *deadline = sc_lane_deadline(comm, timeout_ms);

@@ -66,6 +66,7 @@ int64_t sc_lane_deadline_at(struct spark_comm *comm, int lane, int timeout_ms, u
 spark_comm_status sc_lane_look_around(struct spark_comm *comm, int lane, int operation,
                                       bool even_if_poisoned);
 /* The slow ends of the functions below. */
+spark_comm_status sc_lane_look_again(struct spark_comm *comm, int lane, int operation);
 spark_comm_status sc_lane_await_turn(struct spark_comm *comm, int lane, int operation,
                                      int timeout_ms, int64_t *deadline);
 spark_comm_status sc_lane_end_slow(struct sc_lane_call *call, spark_comm_status status,
@@ -83,7 +84,7 @@ static inline spark_comm_status sc_lane_turn(struct spark_comm *comm, int lane, 
     bool good = atomic_load_explicit(&comm->magic, memory_order_relaxed) == SC_HANDLE_ALIVE &&
                 atomic_load_explicit(comm->poison, memory_order_acquire) == 0;
     if (__builtin_expect(good, 1)) return SPARK_COMM_OK;
-    return sc_lane_look_around(comm, lane, operation, false);
+    return sc_lane_look_again(comm, lane, operation);
 }
 
 static inline spark_comm_status sc_lane_take_turn(struct sc_lane_call *call) {

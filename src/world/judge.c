@@ -30,14 +30,18 @@
 /* Under judge.lock. Leaves in `cause` what won. */
 static void publish(struct sc_world *world, struct sc_error *cause) {
     struct sc_segment *segment = &world->epoch->segment;
-    uint32_t winner = 0;
+    uint32_t winner = atomic_load_explicit(segment->winner, memory_order_acquire);
     struct sc_error won;
 
-    sc_wire_put_fault(segment->slots[world->rank].fault, cause);
-    /* Release: whoever reads the winner reads its slot. Acquire: the same, when another won. */
-    if (atomic_compare_exchange_strong_explicit(segment->winner, &winner, (uint32_t)world->rank + 1,
-                                                memory_order_acq_rel, memory_order_acquire))
-        return;
+    /* A slot that has won is never written again, by a second thread of this rank either. */
+    if (winner == 0) {
+        sc_wire_put_fault(segment->slots[world->rank].fault, cause);
+        /* Release: whoever reads the winner reads its slot. Acquire: the same, when another won. */
+        if (atomic_compare_exchange_strong_explicit(segment->winner, &winner,
+                                                    (uint32_t)world->rank + 1, memory_order_acq_rel,
+                                                    memory_order_acquire))
+            return;
+    }
     sc_error_clear(&won);
     if (winner <= (uint32_t)world->size &&
         sc_wire_get_fault(segment->slots[winner - 1].fault, SC_WIRE_FAULT_BYTES, world->size,

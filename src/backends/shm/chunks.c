@@ -85,6 +85,7 @@ static void publish(const struct pipeline *line, size_t step) {
         memcpy(chunk, line->send + at, length);
     }
     store_flag(line, step, offsetof(struct sc_mailbox, chunk[0].ready));
+    if (step == 0) sc_state_entered(line->call);
     sc_state_ring_all(shm);
 }
 
@@ -176,7 +177,6 @@ static spark_comm_status run(struct sc_shm *shm, const spark_comm_call *call,
     spark_comm_status st = SPARK_COMM_OK;
     shm->mail.next_chunk += (uint32_t)steps;
     if (steps > 0) publish(&line, 0);
-    sc_state_entered(call);
     for (size_t step = 0; step < steps && st == SPARK_COMM_OK; step++) {
         if (step + 1 < steps) publish(&line, step + 1);
         st = take(&line, step);

@@ -75,7 +75,8 @@ static bool has_fragment(const struct sc_shm *shm, int peer) {
     return (uint32_t)word == shm->mail.from[peer].next;
 }
 
-static void send_fragment(struct sc_shm *shm, const spark_comm_op *op, size_t *offset) {
+static void send_fragment(struct sc_shm *shm, const spark_comm_call *call, const spark_comm_op *op,
+                          size_t *offset) {
     struct sc_mailbox_pair *pair = &shm->mail.to[op->peer];
     uint32_t place = pair->next % SC_MAILBOX_PAIR_PLACES;
     struct sc_mailbox_fragment *header = &shm->mail.of[shm->rank]->pair[op->peer][place];
@@ -90,6 +91,7 @@ static void send_fragment(struct sc_shm *shm, const spark_comm_op *op, size_t *o
     /* Release: header and data come before it. Partner: the acquire load in has_fragment. */
     atomic_store_explicit(&header->flag, sc_mailbox_word(pair->next++, (uint32_t)pair->messages),
                           memory_order_release);
+    sc_state_entered(call);
     sc_wait_ring(shm->policy, shm->mail.doorbells[op->peer]);
     *offset += length;
 }
@@ -130,7 +132,7 @@ static bool send_some(struct group *group, int peer) {
     bool moved = false;
     while (channel->post < call->op_count && has_room(group->shm, peer)) {
         const spark_comm_op *op = &call->ops[channel->post];
-        send_fragment(group->shm, op, &channel->offset);
+        send_fragment(group->shm, call, op, &channel->offset);
         moved = true;
         if (channel->offset < op->bytes) continue;
         channel->post = find_post(call, channel->post + 1, SPARK_COMM_OP_SEND_TO, peer);
@@ -238,8 +240,7 @@ static bool move_one(struct sc_shm *shm, const spark_comm_call *call, spark_comm
     if (op->peer == shm->rank || fragment_length(shm, op, 0) != op->bytes) return false;
     if (op->kind == SPARK_COMM_OP_SEND_TO) {
         if (!has_room(shm, op->peer)) return false;
-        send_fragment(shm, op, &offset);
-        sc_state_entered(call);
+        send_fragment(shm, call, op, &offset);
         return true;
     }
     if (!has_fragment(shm, op->peer)) {

@@ -46,11 +46,11 @@ ALWAYS_INLINE uint32_t publish(struct sc_shm *shm, int size, const spark_comm_ca
     /* Release: the data above, and this rank's reads of the exchange before, come before it.
      * Partner: the acquire loads in flags.h. */
     atomic_store_explicit(&own->flag, sc_mailbox_word(number, call->digest), memory_order_release);
+    sc_state_entered(call);
     if (size == 2)
         sc_wait_ring(shm->policy, shm->mail.doorbells[1 - shm->rank]);
     else
         sc_state_ring_all(shm);
-    sc_state_entered(call);
     return number;
 }
 

@@ -33,7 +33,8 @@ static inline void sc_state_ring_all(const struct sc_shm *shm) {
         if (peer != shm->rank) sc_wait_ring(shm->policy, shm->mail.doorbells[peer]);
 }
 
-/* This rank's part is visible to the peers; more than once does no harm. */
+/* This rank's part is visible to the peers; more than once does no harm. Before their doorbells are
+ * rung: whom that wakes may take this rank's CPU, and would find a call that no status line shows. */
 static inline void sc_state_entered(const spark_comm_call *call) {
     if (call->entered != NULL) call->entered(call);
 }

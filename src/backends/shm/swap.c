@@ -27,11 +27,12 @@ static struct sc_mailbox_swap *slot_of(const struct sc_shm *shm, int which) {
 }
 
 /* Announces the step that lies in slot `which`. */
-static void announce(struct sc_shm *shm, const spark_comm_call *call, int which) {
+static void announce(struct sc_shm *shm, const spark_comm_call *call, int which, bool first) {
     /* Release: the data, and this rank's reads of what lay there, come before it. Partner: the
      * acquire loads in flags.h. */
     atomic_store_explicit(&slot_of(shm, which)->flag,
                           sc_mailbox_word(shm->mail.next_swap, call->digest), memory_order_release);
+    if (first) sc_state_entered(call);
     sc_wait_ring(shm->policy, shm->mail.doorbells[1 - shm->rank]);
 }
 
@@ -83,9 +84,8 @@ spark_comm_status sc_swap_all_reduce(struct sc_shm *shm, const spark_comm_call *
     size_t length = op->bytes < step ? op->bytes : step;
     int held = shm->mail.swap_held;
     memcpy(slot_of(shm, held)->data, send, length);
-    announce(shm, call, held);
-    /* All this while the peer's data are on their way, and not before. */
-    sc_state_entered(call);
+    announce(shm, call, held, true);
+    /* While the peer's data are on their way, and not before. */
     sc_dtype_reduce_fn reduce = sc_dtype_reducer_now(op->dtype, op->redop);
     unsigned shift = sc_dtype_shift(op->dtype);
     enum sc_flags_reason reason = SC_FLAGS_ENTER;
@@ -99,7 +99,7 @@ spark_comm_status sc_swap_all_reduce(struct sc_shm *shm, const spark_comm_call *
         ask_for_first(slot_of(shm, held)->data, length, shift);
         take(shm, reduce, shift, recv + at, send + at, slot_of(shm, held)->data, length,
              send + next_at, next);
-        if (next > 0) announce(shm, call, held);
+        if (next > 0) announce(shm, call, held, false);
         length = next;
         reason = SC_FLAGS_GO_ON;
     }
