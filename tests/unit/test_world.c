@@ -171,6 +171,11 @@ static void body_gather(struct world_rank *rank) {
                                      &rank->error),
                  SPARK_COMM_INVALID_ARGUMENT);
     CHECK(*sc_world_poison(rank->world) == 0);
+    /* Nobody closes before all have looked. */
+    CHECK_STATUS(rank,
+                 sc_world_all_gather(rank->world, number + 1, 3, send, recv, 1, in_ms(20000),
+                                     &rank->error),
+                 SPARK_COMM_OK);
     sc_world_close(rank->world);
     free(send);
     free(recv);

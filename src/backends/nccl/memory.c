@@ -93,7 +93,7 @@ void sc_nccl_memory_restore(struct sc_nccl *nccl) {
 static bool wants_window(const struct sc_nccl *nccl) {
     int version = nccl->api->version;
     bool spark = nccl->device.major == 12 && nccl->device.minor == 1;
-    if (nccl->api->window_register == NULL || nccl->size == 1 || nccl->comm == NULL) return false;
+    if (nccl->api->window_register == NULL || nccl->size == 1 || nccl->shared_gpu) return false;
     if (nccl->settings.nccl_windows == 2) return true;
     return nccl->settings.nccl_windows == 1 && version >= SC_NCCL_OWN_ABORT &&
            !(spark && version < 23004);

@@ -120,8 +120,8 @@ static int device_attribute(int *value, int attribute, int device) {
 static int primary_retain(void **context, int device) {
     pthread_mutex_lock(&lock);
     struct fake_context *own = &contexts[device];
-    own->ordinal = device;
     if (own->references++ == 0) {
+        own->ordinal = device; /* once: others read it without the lock */
         fake_read_script();
         own->legacy = fake_stream_make(own);
     }
