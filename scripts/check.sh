@@ -28,9 +28,14 @@ without_randomization() {
     fi
 }
 
-step_asan() { build_preset asan && ctest --preset asan -j "$test_jobs"; }
+# The program's own tests run release binaries again and again: they are left to `make test`.
+step_asan() { build_preset asan && ctest --preset asan -j "$test_jobs" -LE '^cli$'; }
 
-step_tsan() { build_preset tsan && without_randomization ctest --preset tsan -j "$test_jobs"; }
+# The fakes of the NCCL backend take as long again as all the rest: `ctest --preset tsan -L fakes`.
+step_tsan() {
+    build_preset tsan &&
+        without_randomization ctest --preset tsan -j "$test_jobs" -LE '^(cli|fakes)$'
+}
 
 step_fuzz() { build_preset fuzz && scripts/fuzz.sh "$fuzz_seconds"; }
 
