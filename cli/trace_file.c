@@ -37,10 +37,13 @@ int sc_trace_operation(const char *name) {
 }
 
 void sc_trace_damage(struct sc_trace_file *file, const char *format, ...) {
+    char text[sizeof file->damage];
     va_list arguments;
     va_start(arguments, format);
-    if (!file->damage[0]) vsnprintf(file->damage, sizeof file->damage, format, arguments);
+    /* clang-tidy 14 takes the va_list of the line above for uninitialized. */
+    vsnprintf(text, sizeof text, format, arguments); /* NOLINT(clang-analyzer-valist.Uninitialized) */
     va_end(arguments);
+    if (file->damage[0] == '\0') memcpy(file->damage, text, sizeof text);
     file->is_partial = true;
 }
 

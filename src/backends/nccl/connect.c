@@ -278,7 +278,7 @@ static spark_comm_status share_id(struct sc_nccl *nccl, sc_nccl_id *id, int64_t 
         st = host->all_gather(host->context, id, all, sizeof *id, deadline);
     else
         st = sc_host_fail(host, SPARK_COMM_NO_MEMORY, -1, 0, "nccl, id: no memory");
-    if (st == SPARK_COMM_OK) *id = all[0];
+    if (st == SPARK_COMM_OK && all != NULL) *id = all[0];
     sc_free(all);
     return st;
 }

@@ -99,9 +99,9 @@ enum { SC_NCCL_WINDOW_SYMMETRIC = 1 };
     X(sc_nccl_result, group_start, ncclGroupStart, 20000, (void))                            \
     X(sc_nccl_result, group_end, ncclGroupEnd, 20000, (void))                                \
     X(sc_nccl_result, comm_register, ncclCommRegister, 21900,                                \
-      (const sc_nccl_comm comm, void *buffer, size_t size, void **handle))                   \
+      (sc_nccl_comm comm, void *buffer, size_t size, void **handle))                   \
     X(sc_nccl_result, comm_deregister, ncclCommDeregister, 21900,                            \
-      (const sc_nccl_comm comm, void *handle))                                               \
+      (sc_nccl_comm comm, void *handle))                                               \
     X(sc_nccl_result, memory_alloc, ncclMemAlloc, 21900, (void **pointer, size_t size))      \
     X(sc_nccl_result, memory_free, ncclMemFree, 21900, (void *pointer))                      \
     X(sc_nccl_result, window_register, ncclCommWindowRegister, 22700,                        \
