@@ -234,8 +234,8 @@ static int64_t patience(const struct sc_world *world) {
 static spark_comm_status find_cause(struct sc_world *world, struct sc_error *cause) {
     struct sc_verdict *verdict = &world->verdict;
 
-    if (atomic_load_explicit(&world->poison, memory_order_acquire) == 0)
-        return SPARK_COMM_WRONG_STATE;
+    /* Not by the poison word: who waits for the final state (await_outcome) may see that first. */
+    if (sc_verdict_state(world) == SC_CAUSE_NONE) return SPARK_COMM_WRONG_STATE;
     while (sc_verdict_state(world) == SC_CAUSE_OWN) {
         sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
         int64_t until = patience(world);

@@ -24,14 +24,6 @@ struct board {
     } seen[4];
 };
 
-/* Long enough that two ranks start within it on a loaded machine, or none would be told apart from one
- * that failed; each failing round takes this long. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define RENDEZVOUS_MS 1200
-#else
-#define RENDEZVOUS_MS 400
-#endif
-
 static struct board *board;
 static long fail_after = -1; /* allocations that the odd rank may make */
 static int spare_descriptors = -1; /* that the odd rank may open */
@@ -86,7 +78,7 @@ static void run_pair(void) {
     struct world_plan plan = world_plan_for(2);
     struct world_rank ranks[2];
 
-    plan.rendezvous_ms = RENDEZVOUS_MS;
+    plan.rendezvous_ms = 400;
     memset(board, 0, sizeof *board);
     for (int i = 0; i < 2; i++) {
         world_prepare(&ranks[i], &plan, i);

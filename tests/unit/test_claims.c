@@ -1,12 +1,14 @@
 /*
  * The hub's judgement of claims, R3 to R5 of docs/models/README.md, one rule after another: a world
- * of three ranks is put together by hand, and a hello is judged.
+ * of three ranks is put together by hand, and a hello is judged. Besides, the words of a verdict as
+ * they are stored.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -190,6 +192,39 @@ static void test_early(void **state) {
     close(fd);
 }
 
+/* ---- A cause that arrives while another thread looks ---- */
+
+static void *await_final(void *arg) {
+    struct sc_error *cause = arg;
+
+    /* Looks at both words, so that both stores have to fetch their line. */
+    while (sc_verdict_state(world) != SC_CAUSE_FINAL)
+        (void)atomic_load_explicit(&world->poison, memory_order_relaxed);
+    sc_verdict_end(world, cause);
+    return NULL;
+}
+
+/* Who sees that the words are final gets those words, at any moment of their being stored. */
+static void test_final_words(void **state) {
+    struct sc_error told, seen;
+    pthread_t waiter;
+    (void)state;
+
+    sc_error_clear(&told);
+    sc_error_set(&told, SPARK_COMM_NO_MEMORY, 1, 0, "rank 1 cannot open: no memory");
+    for (int round = 0; round < 3000; round++) {
+        sc_error_clear(&seen);
+        assert_int_equal(pthread_create(&waiter, NULL, await_final, &seen), 0);
+        for (volatile int i = 0; i < 20000; i++) {
+        }
+        sc_verdict_adopt(world, &told, SC_HUB);
+        assert_int_equal(pthread_join(waiter, NULL), 0);
+        assert_int_equal(seen.status, SPARK_COMM_NO_MEMORY);
+        assert_string_equal(seen.message, told.message);
+        assert_true(sc_verdict_put_aside(world));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_free_place, set_up, tear_down),
@@ -199,6 +234,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_held_place, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_same_process, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_early, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_final_words, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
