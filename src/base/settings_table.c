@@ -201,7 +201,7 @@ const struct sc_settings_entry sc_settings_table[] = {
      .preset = "",
      .maximum = 511,
      .range = "a folder, at most 511 characters",
-     .help = "Where backend modules are looked for; default: beside the library.",
+     .help = "Where backend modules are looked for first; then the loader's path.",
      NO_OPTION(backend_path)},
     {.name = "cuda_library",
      .variable = "SPARK_COMM_CUDA_LIBRARY",
