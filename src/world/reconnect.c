@@ -255,7 +255,10 @@ static spark_comm_status decide(struct sc_world *world, spark_comm_status st,
     /* What was told first counts, here as for all. */
     if (atomic_load_explicit(&world->poison, memory_order_acquire) == 0)
         sc_world_fault(world, &reason);
-    return sc_verdict_end(world, error);
+    st = sc_verdict_end(world, error);
+    /* Once more: the thread that aborts may be slower in it than this one in hanging up. */
+    sc_verdict_spread(world, SC_WIRE_VERDICT, error, -1);
+    return st;
 }
 
 /* ---- R7, R9 to R12: a worker ---- */

@@ -22,7 +22,7 @@ struct board {
 };
 
 static struct board *board;
-static int own_rank = -1; /* of this process */
+static _Atomic int own_rank = -1; /* of this process */
 
 void __real_sc_thread_host_id(struct sc_thread_host_id *id);
 void __wrap_sc_thread_host_id(struct sc_thread_host_id *id);
