@@ -34,6 +34,7 @@ struct target {
     struct sc_socket_address address;
     char text[80];
     struct sc_error last; /* why the last try failed */
+    bool was_told; /* of this rank's abort, behind a hello that was not answered yet */
 };
 
 struct dialling {
@@ -155,9 +156,10 @@ static enum outcome introduce(struct sc_world *world, int fd, int64_t deadline,
 }
 
 /* Connects and shakes hands; *fd is -1 unless it has JOINED. */
-static enum outcome shake_hands(struct sc_world *world, const struct target *target, int64_t limit,
+static enum outcome shake_hands(struct sc_world *world, struct target *target, int64_t limit,
                                 int *fd, struct sc_error *error) {
     uint8_t nonces[2 * SC_WIRE_NONCE_BYTES];
+    struct sc_error own;
 
     if (sc_socket_connect(&target->address, limit, world->monitor.wake_fd, fd, error) !=
         SPARK_COMM_OK) {
@@ -167,7 +169,12 @@ static enum outcome shake_hands(struct sc_world *world, const struct target *tar
     }
     sc_socket_tune(*fd, 0);
     enum outcome outcome = challenge(world, *fd, limit, nonces, error);
-    if (outcome == JOINED) outcome = introduce(world, *fd, limit, nonces, error);
+    if (outcome == JOINED) {
+        outcome = introduce(world, *fd, limit, nonces, error);
+        /* The hub may be about to let it in. */
+        target->was_told = outcome == AGAIN && sc_world_gives_up(world, &own);
+        if (target->was_told) sc_verdict_say(world, *fd, SC_WIRE_FAULT, &own);
+    }
     if (outcome == JOINED) return outcome;
     close(*fd);
     *fd = -1;
@@ -175,7 +182,7 @@ static enum outcome shake_hands(struct sc_world *world, const struct target *tar
 }
 
 /* On success the connection is the link to the hub. */
-static enum outcome meet(struct sc_world *world, const struct target *target, int64_t limit,
+static enum outcome meet(struct sc_world *world, struct target *target, int64_t limit,
                          struct sc_error *error) {
     struct sc_peer *hub = &world->epoch->peers[SC_HUB];
     int fd = -1;
@@ -414,9 +421,12 @@ static void explain(struct dialling *dialling, struct sc_error *error) {
     if (reason.status != SPARK_COMM_ABORTED)
         sc_error_set(error, (spark_comm_status)reason.status, world->rank, reason.native_code,
                      "rank %d cannot reconnect: %.400s", world->rank, reason.message);
+    bool was_told = false;
+    for (size_t i = 0; i < dialling->count; i++)
+        was_told |= dialling->targets[i].was_told;
     if (sc_link_is_open(&world->epoch->peers[SC_HUB].link))
         sc_verdict_tell(world, SC_HUB, error);
-    else
+    else if (!was_told)
         say_last_words(dialling, error);
 }
 
