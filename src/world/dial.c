@@ -25,7 +25,7 @@
 #define LOOK_NS INT64_C(50000000) /* how often an attempt looks whether its caller gives up */
 /* To tell a hub that is not reached yet why this rank cannot go on; after an abort. */
 #define LAST_WORDS_MS 1000
-#define ABORTED_WORDS_MS 50
+#define ABORTED_WORDS_MS 20
 
 /* What became of one try. */
 enum outcome { JOINED, AGAIN, NOT_NOW, FINAL };

@@ -13,7 +13,7 @@
 #include "world/world_state.h"
 
 #define NS_PER_MS INT64_C(1000000)
-#define LOOK_NS (50 * NS_PER_MS)
+#define LOOK_NS (20 * NS_PER_MS)
 /* How long a caller waits for the final words: while the world opens and after an abort, on one host (then it decides
  * by itself, see judge.c), between hosts. A wait in which this process was stopped counts as one look: what the others
  * have said meanwhile is still to be read. */
