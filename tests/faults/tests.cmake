@@ -39,3 +39,15 @@ sc_add_test(test_world_verdict
 sc_add_test(test_verdict SOURCES test_verdict.c TIMEOUT 400)
 sc_add_test(test_last_barrier SOURCES test_last_barrier.c TIMEOUT 300)
 sc_add_test(test_mismatch SOURCES test_mismatch.c TIMEOUT 300)
+
+# Random faults: each rank's connections go through a network that can be taken away.
+sc_add_test(test_soak
+    SOURCES test_soak.c
+    LINK_OPTIONS LINKER:--wrap=socket
+    TIMEOUT 900 NO_CMOCKA)
+
+# A stopped head keeps its port, so its replacement is elsewhere.
+sc_add_test(test_zombie
+    SOURCES test_zombie.c
+    LINK_OPTIONS LINKER:--wrap=sc_socket_resolve
+    TIMEOUT 400)
