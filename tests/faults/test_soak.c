@@ -19,6 +19,7 @@
 #define LIVENESS_MS 1000
 #define USUAL_ROUNDS 15
 #define SOAK_ROUNDS 500
+#define MOST_ROUNDS 2000 /* of which figures are kept */
 #define STEADY_ROUNDS 25 /* for so long one rank's process is not replaced, so that leaks add up */
 #define MOST_FAILED 3
 #define SOON_MS 1000 /* a killed one; the contract's 50 ms are measured and printed */
@@ -42,14 +43,15 @@ struct round {
     unsigned survivors; /* who must be told: a bit per rank */
     uint32_t epoch; /* that the fault ends */
     int64_t struck;
+    char words[512]; /* that the survivors were told */
 };
 
 static bool has_network;
 static int own_network = -1; /* where this process makes its sockets; -1: where it is */
 static int slot_of[JOB_RANKS];
 static int counts[KINDS], told_counts[KINDS], twice, heads;
-static double told_ms[KINDS][4 * SOAK_ROUNDS], back_ms[4 * SOAK_ROUNDS];
-static int backs;
+static double told_ms[KINDS][MOST_ROUNDS], back_ms[KINDS][MOST_ROUNDS];
+static int backs[KINDS];
 static long most_grown;
 
 /* Connections of a rank go through a network of its own, while memory and Unix sockets are those of
@@ -248,7 +250,7 @@ static bool names_an_end(const struct strike *strike, const struct soak_slot *to
 }
 
 /* All survivors were told the same, soon, and of the right rank. */
-static bool check_verdict(const struct round *round) {
+static bool check_verdict(struct round *round) {
     const struct soak_slot *first = &soak->slots[slot_of[__builtin_ctz(round->survivors)]];
     enum kind kind = round->strikes[0].kind;
     bool is_named = false, is_head_stopped = false;
@@ -260,6 +262,7 @@ static bool check_verdict(const struct round *round) {
         if (strike->kind == KILL) kind = KILL; /* found at once */
         is_head_stopped |= strike->kind == STOP && strike->victim == 0;
     }
+    memcpy(round->words, first->message, sizeof round->words);
     /* A worker's end is told by the head; if that is stopped at the same time, by its silence. */
     if (is_head_stopped) kind = STOP;
     if (!is_named) return fail(round, "status %d: %s", first->status, first->message);
@@ -271,7 +274,7 @@ static bool check_verdict(const struct round *round) {
         if (told->told_ns > last) last = told->told_ns;
     }
     double took = (double)(last - round->struck) / 1e6;
-    if (told_counts[kind] < 4 * SOAK_ROUNDS) told_ms[kind][told_counts[kind]++] = took;
+    if (told_counts[kind] < MOST_ROUNDS) told_ms[kind][told_counts[kind]++] = took;
     if (took > SOON_MS + (kind == STOP || kind == CUT ? LIVENESS_MS : 0))
         return fail(round, "told after %.0f ms", took);
     return true;
@@ -298,7 +301,6 @@ static bool repair(struct round *round) {
 /* Woken while the others are at work, it hears what they heard, and that it was replaced. */
 static bool wake(struct round *round, const struct strike *strike) {
     const struct soak_slot *slot = &soak->slots[strike->slot];
-    const struct soak_slot *told = &soak->slots[slot_of[__builtin_ctz(round->survivors)]];
     int64_t until = sc_deadline_after(SETTLE_MS);
     char want[64];
     int status = 0;
@@ -315,8 +317,9 @@ static bool wake(struct round *round, const struct strike *strike) {
     snprintf(want, sizeof want, "rank %d was replaced", strike->victim);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || strcmp(slot->refusal, want) != 0)
         return fail(round, "the woken one ended with %#x: \"%s\"", status, slot->refusal);
-    if (strcmp(slot->message, told->message) != 0)
-        return fail(round, "the woken one heard \"%s\"", slot->message);
+    if (strcmp(slot->message, round->words) != 0)
+        return fail(round, "the woken one heard \"%s\", the others \"%s\"", slot->message,
+                    round->words);
     return true;
 }
 
@@ -332,7 +335,12 @@ static bool run_round(struct round *round) {
     if (!repair(round)) return false;
     int64_t start_ns = sc_deadline_now();
     if (!await_settled(round, before)) return false;
-    if (backs < 4 * SOAK_ROUNDS) back_ms[backs++] = world_ms_since(start_ns);
+    enum kind kind = round->strikes[0].kind;
+    int64_t last = start_ns;
+    for (int rank = 0; rank < JOB_RANKS; rank++)
+        if (soak->slots[slot_of[rank]].verified_ns > last)
+            last = soak->slots[slot_of[rank]].verified_ns;
+    if (backs[kind] < MOST_ROUNDS) back_ms[kind][backs[kind]++] = (double)(last - start_ns) / 1e6;
     for (int i = 0; i < round->count; i++)
         if (round->strikes[i].kind == STOP && round->strikes[i].is_replaced &&
             !wake(round, &round->strikes[i]))
@@ -340,7 +348,8 @@ static bool run_round(struct round *round) {
     for (int rank = 0; rank < JOB_RANKS; rank++)
         if (soak->slots[slot_of[rank]].grown_kib > most_grown)
             most_grown = soak->slots[slot_of[rank]].grown_kib;
-    return are_settled(before) || fail(round, "an epoch ended by itself");
+    const struct soak_slot *told = &soak->slots[slot_of[__builtin_ctz(round->survivors)]];
+    return are_settled(before) || fail(round, "an epoch ended by itself: %s", told->message);
 }
 
 /* ---- All of them ---- */
@@ -373,9 +382,12 @@ static void report(int rounds, int failed) {
         "soak: %d rounds, %d failed: %d killed, %d stopped, %d cut off, %d aborts; rank 0 was hit "
         "%d times, two at once %d times\n",
         rounds, failed, counts[KILL], counts[STOP], counts[CUT], counts[ABORT], heads, twice);
-    for (int kind = 0; kind < KINDS; kind++)
+    for (int kind = 0; kind < KINDS; kind++) {
+        char what[64];
         if (told_counts[kind] > 0) fault_print(kind_names[kind], told_ms[kind], told_counts[kind]);
-    if (backs > 0) fault_print("soak: repair to verified by all", back_ms, backs);
+        snprintf(what, sizeof what, "  repaired to verified by all, %s", kind_names[kind]);
+        if (backs[kind] > 0) fault_print(what, back_ms[kind], backs[kind]);
+    }
     printf("soak: most memory that a process gained after its third epoch: %ld KiB\n", most_grown);
 }
 

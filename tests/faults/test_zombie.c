@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <dlfcn.h>
+#include <gnu/libc-version.h>
 #include <link.h>
 
 #define JOB_RANKS 2
@@ -205,22 +206,29 @@ static void body_instead(struct job_rank *rank) {
 /* ---- In the middle of moving data ---- */
 
 struct code {
-    uintptr_t from, to;
+    uintptr_t within, from, to;
 };
 
-/* The C library, or a sanitizer's that has its own memcpy; the same in all processes of the test. */
-static int find_memcpy(struct dl_phdr_info *info, size_t size, void *arg) {
+static int find_object(struct dl_phdr_info *info, size_t size, void *arg) {
     struct code *code = arg;
-    uintptr_t wanted = (uintptr_t)dlsym(RTLD_DEFAULT, "memcpy");
     (void)size;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         uintptr_t from = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
         uintptr_t to = from + info->dlpi_phdr[i].p_memsz;
-        if (info->dlpi_phdr[i].p_type != PT_LOAD || wanted < from || wanted >= to) continue;
-        *code = (struct code){from, to};
+        if (info->dlpi_phdr[i].p_type != PT_LOAD || code->within < from || code->within >= to)
+            continue;
+        code->from = from;
+        code->to = to;
         return 1;
     }
     return 0;
+}
+
+/* In the library that has this function, which all processes of the test have at one address? */
+static bool is_in_library_of(uintptr_t place, uintptr_t function) {
+    struct code code = {.within = function};
+    dl_iterate_phdr(find_object, &code);
+    return place >= code.from && place < code.to;
 }
 
 /* Where a stopped process stands; 0: in a system call, 1: that cannot be read here. */
@@ -238,11 +246,12 @@ static uintptr_t place_of(pid_t pid) {
     return (uintptr_t)counter;
 }
 
+/* In memcpy (a sanitizer's calls that of the C library), or in the arithmetic. */
 static bool moves_data(uintptr_t place) {
-    struct code code = {0, 0};
     uintptr_t reducer = (uintptr_t)sc_dtype_reducer_now(SPARK_COMM_I32, SPARK_COMM_SUM);
-    dl_iterate_phdr(find_memcpy, &code);
-    return (place >= code.from && place < code.to) || (place >= reducer && place < reducer + 4096);
+    return is_in_library_of(place, (uintptr_t)gnu_get_libc_version) ||
+           is_in_library_of(place, (uintptr_t)dlsym(RTLD_DEFAULT, "memcpy")) ||
+           (place >= reducer && place < reducer + 4096);
 }
 
 static void stop_in_the_middle(pid_t pid, unsigned *random) {

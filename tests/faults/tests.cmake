@@ -26,7 +26,8 @@ sc_add_test(test_reconnect
 sc_add_test(test_reconnect_lost
     SOURCES test_reconnect_lost.c
     LINK_OPTIONS LINKER:--wrap=sc_world_agree LINKER:--wrap=sc_link_send
-        LINKER:--wrap=sc_socket_resolve)
+        LINKER:--wrap=sc_socket_resolve
+    TIMEOUT 300)
 sc_add_test(test_world_reconnect
     SOURCES test_world_reconnect.c
     LINK_OPTIONS LINKER:--wrap=sc_thread_host_id)

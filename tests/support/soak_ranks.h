@@ -27,7 +27,7 @@
 struct soak_slot {
     _Atomic uint32_t settled; /* the epoch in which all was verified, and nothing leaked */
     _Atomic uint32_t told; /* the epoch that a fault ended for it */
-    int64_t told_ns;
+    int64_t told_ns, verified_ns;
     int status, peer;
     char message[512];
     char refusal[512]; /* of its attempt to come back */
@@ -44,6 +44,7 @@ struct soak_board {
 static struct soak_board *soak;
 static int soak_slot; /* of the process that is started next; then of this process */
 static uint64_t soak_symmetric; /* of an epoch */
+static _Atomic(spark_comm *) soak_comm; /* of this process, for the thread that handles signals */
 static float soak_data[JOB_RANKS * SOAK_ELEMENTS];
 
 static inline unsigned char soak_byte(size_t i, int rank, unsigned salt) {
@@ -224,18 +225,17 @@ static inline void soak_count(struct soak_slot *slot) {
 
 /* SIGTERM aborts, from a thread that handles signals. */
 static inline void *soak_handle_signals(void *arg) {
-    struct job_rank *rank = arg;
     sigset_t set;
     int signal;
 
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     while (sigwait(&set, &signal) == 0)
-        CHECK(spark_comm_abort(rank->comm) == SPARK_COMM_OK);
-    return NULL;
+        CHECK(spark_comm_abort(atomic_load(&soak_comm)) == SPARK_COMM_OK);
+    return arg;
 }
 
-static inline void soak_prepare(struct job_rank *rank) {
+static inline void soak_prepare(void) {
     pthread_t thread;
     sigset_t set;
 
@@ -243,7 +243,8 @@ static inline void soak_prepare(struct job_rank *rank) {
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
-    CHECK(pthread_create(&thread, NULL, soak_handle_signals, rank) == 0);
+    CHECK(pthread_create(&thread, NULL, soak_handle_signals, NULL) == 0);
+    CHECK(pthread_detach(thread) == 0);
 }
 
 static inline void soak_note(struct job_rank *rank, struct soak_slot *slot, spark_comm_status st) {
@@ -270,6 +271,7 @@ static inline void soak_open(struct job_rank *rank) {
     int64_t until = sc_deadline_after(30000);
     while (job_open(rank) != SPARK_COMM_OK)
         CHECK(!sc_deadline_passed(until));
+    atomic_store(&soak_comm, rank->comm);
 }
 
 /* Into the next epoch; false: this process has been replaced. */
@@ -297,11 +299,12 @@ static inline bool soak_come_back(struct job_rank *rank, struct soak_slot *slot)
 static inline void soak_body(struct job_rank *rank) {
     struct soak_slot *slot = &soak->slots[soak_slot];
 
-    soak_prepare(rank);
+    soak_prepare();
     soak_open(rank);
     for (;;) {
         spark_comm_status st = job_try(rank);
         if (st == SPARK_COMM_OK) {
+            slot->verified_ns = sc_deadline_now();
             soak_count(slot);
             atomic_store(&slot->settled, job_epoch(rank));
             st = soak_calls(rank);
