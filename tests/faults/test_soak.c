@@ -17,7 +17,11 @@
 #include "soak_ranks.h"
 
 #define LIVENESS_MS 1000
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define USUAL_ROUNDS 5 /* everything takes so much longer */
+#else
 #define USUAL_ROUNDS 15
+#endif
 #define SOAK_ROUNDS 500
 #define MOST_ROUNDS 2000 /* of which figures are kept */
 #define STEADY_ROUNDS 25 /* for so long one rank's process is not replaced, so that leaks add up */

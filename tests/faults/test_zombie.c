@@ -27,6 +27,11 @@
 #define LIVENESS_MS 700
 #define CLOSE_MS 2000
 #define MOST_TRIES 20000
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define USUAL_ROUNDS 2 /* each path once: patterns take so much longer */
+#else
+#define USUAL_ROUNDS 5
+#endif
 
 enum path { SWAP, DIRECT };
 enum { VICTIM, PATH, IN_CALL, ARRIVED, ENDED, MOVED }; /* words */
@@ -293,7 +298,7 @@ static void run_round(int victim, enum path path, unsigned *random) {
 }
 
 static void test_woken(void **state) {
-    int rounds = fault_count("SC_FAULT_ROUNDS", 5, 100);
+    int rounds = fault_count("SC_FAULT_ROUNDS", USUAL_ROUNDS, 100);
     unsigned seed = (unsigned)getpid(), random = seed;
     (void)state;
 
