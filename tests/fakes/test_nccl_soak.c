@@ -229,6 +229,7 @@ struct loss {
     size_t bytes;
     bool exchange, graph, stopped, window;
     bool crowded; /* other work on the stream, until the driver's queue is full */
+    bool kept; /* the graph lives until the stream is free */
     bool old; /* on the fakes: an NCCL without ncclCommRevoke */
     const char *fault; /* of the fakes */
 };
@@ -313,8 +314,13 @@ static int gpu_use(int gpu) {
     return read && line[0] >= '0' && line[0] <= '9' ? atoi(line) : -1;
 }
 
+static void destroy_graph(struct loop *loop) {
+    if (loop->exec != NULL) device_driver()->exec_destroy(loop->exec);
+    if (loop->graph != NULL) device_driver()->graph_destroy(loop->graph);
+    loop->exec = loop->graph = NULL;
+}
+
 static void survive(struct harness_rank *rank, const struct loss *loss, struct loop *loop) {
-    const struct device_driver *cuda = device_driver();
     const int limit = loss->stopped ? 4000 : 1000; /* liveness_timeout, and one second */
     int64_t lost = harness_now_ms();
     if (loss->stopped) {
@@ -331,10 +337,10 @@ static void survive(struct harness_rank *rank, const struct loss *loss, struct l
     CHECK_TRUE(rank, !spark_comm_is_healthy(rank->comm), "no verdict");
     CHECK_TRUE(rank, verdict - lost < limit * harness_slowness(), "the verdict took %lld ms",
                (long long)(verdict - lost));
-    if (loop->exec != NULL) cuda->exec_destroy(loop->exec);
-    if (loop->graph != NULL) cuda->graph_destroy(loop->graph);
+    if (!loss->kept) destroy_graph(loop);
     const bool freed = device_settle(loop->stream, 3000 * harness_slowness());
     const int64_t settled = harness_now_ms();
+    destroy_graph(loop);
     int use = -1;
     if (!loss->window) {
         CHECK_TRUE(rank, freed, "the stream is not free");
@@ -352,6 +358,8 @@ static void survive(struct harness_rank *rank, const struct loss *loss, struct l
     rank->comm = NULL;
     const int64_t closed = harness_now_ms() - start;
     CHECK_TRUE(rank, closed < 5000 * harness_slowness(), "close took %lld ms", (long long)closed);
+    if (!loss->window)
+        CHECK_TRUE(rank, strstr(kept_log, "ended in") != NULL, "not ended: %s", kept_log);
     fprintf(
         stderr,
         "figure: %s: verdict %lld ms after the loss, stream %s after %lld ms more, GPU use %d %%, close %lld ms; %s\n",
@@ -404,6 +412,10 @@ static const struct loss losses[] = {
     {.name = "stopped, 16 KiB in replays", .bytes = 16384, .graph = true, .stopped = true},
     {.name = "killed, 16 KiB in a window", .bytes = 16384, .window = true},
     {.name = "killed, 16 KiB in a full queue", .bytes = 16384, .crowded = true},
+    {.name = "killed, 16 KiB in replays, the graph kept",
+     .bytes = 16384,
+     .graph = true,
+     .kept = true},
     /* These say something on the fakes alone. */
     {.name = "killed, a full queue, old", .bytes = 16384, .crowded = true, .old = true},
     {.name = "killed, exchange, old", .bytes = 16 * MIB, .exchange = true, .old = true},
@@ -534,10 +546,11 @@ static const struct contract_test tests[] = {
     LOSS("stopped_replay", 9),
     LOSS("killed_window", 10),
     LOSS("killed_crowded", 11),
-    LOSS("killed_crowded_old", 12),
-    LOSS("killed_exchange_old", 13),
-    LOSS("killed_replay_old", 14),
-    LOSS("killed_replay_slow", 15),
+    LOSS("killed_replay_kept", 12),
+    LOSS("killed_crowded_old", 13),
+    LOSS("killed_exchange_old", 14),
+    LOSS("killed_replay_old", 15),
+    LOSS("killed_replay_slow", 16),
     {"close_with_graph",
      {.run = close_with_graph, .opens_itself = true, .keeps_things = true, .limit_s = 40},
      PAIR},

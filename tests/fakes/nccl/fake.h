@@ -13,7 +13,7 @@
  *   async_error:N     the N-th collective makes an asynchronous error
  *   kernel_hang:N     the N-th collective never ends, until abort
  *   kernel_deaf:N     the same, and it ignores abort and revoke
- *   kernel_slow:MS    a kernel that waits looks at the abort flag every so often only
+ *   kernel_slow:MS    kernels look at the abort flag every so often only
  *   abort_hang        abort never returns
  *   destroy_hang      destroy never returns
  *   wrong_device      init and collectives leave another context current

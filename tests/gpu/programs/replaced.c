@@ -98,6 +98,9 @@ static void fail_to_reconnect(void) {
 static void survive(uint64_t buffer, int rounds, double opened) {
     size_t unused = 0, total = 0, first = 0;
     double slowest = 0, fastest = 1e9, start = now_ms();
+    if (rank == 0)
+        printf("| round | open, or slowest reconnect so far, ms | first sum, ms | device memory "
+               "used, MiB |\n|---|---|---|---|\n");
     for (int round = 0;; round++) {
         if (round > 0) {
             work(buffer);
