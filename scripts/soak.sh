@@ -22,6 +22,8 @@ done
 echo "soak: fuzzing for $((minutes / 3)) minutes"
 scripts/fuzz.sh $((minutes * 20))
 
+scripts/soak_loops.sh build >build/soak-loops.log 2>&1 || { tail -n 200 build/soak-loops.log >&2; exit 1; }
+
 # Loops that a test offers for this: it sees SC_TEST_SOAK=1 and goes thousands of times round.
 export SC_TEST_SOAK=1
 round=0
