@@ -482,11 +482,12 @@ which other processes took more than 5 % of one CPU is repeated, whatever it mea
 
 BOUNDS = """\
 all_reduce between two ranks goes by `swap` (`src/backends/shm/swap.c`): each line of data moves once,
-and the next step is written where the last one was read.
+and the next step is written where the last one was read. Above 256 KiB (16 KiB for types of 16 bits) each
+rank reduces half.
 
 | size | what bounds it |
 |---|---|
-| 8 B | one line handed over each way (45 to 60 ns on the machine below, `bench/shm_call.c`), and the call around it, two readings of the tick counter and a lock (36 to 50 ns); poison, numbers and the record are hidden behind the hand-over |
+| 8 B | one line handed over each way (45 to 60 ns on the machine below, `bench/shm_call.c`), and the call around it, two readings of the tick counter and a lock (25 to 40 ns); poison, numbers and the record are hidden behind the hand-over |
 | 1 to 16 KiB | loads of the peer's lines, one after the other from its cache; storing the own data is hidden |
 | 64 KiB to 4 MiB | those loads, copying in and adding, which do not overlap: all three use the same core |
 | 16 MiB | the memory: the buffers of both ranks and all steps no longer fit the last cache |

@@ -31,6 +31,8 @@ scripts/fuzz.sh $((minutes * 20))
 steady=()
 if setarch "$(uname -m)" -R true 2>/dev/null; then steady=(setarch "$(uname -m)" -R); fi
 
+scripts/soak_loops.sh build >build/soak-loops.log 2>&1 || { tail -n 200 build/soak-loops.log >&2; exit 1; }
+
 # Loops that a test offers for this: it sees SC_TEST_SOAK=1 and goes thousands of times round.
 export SC_TEST_SOAK=1
 round=0

@@ -88,10 +88,12 @@ static inline spark_comm_status sc_lane_turn(struct spark_comm *comm, int lane, 
 }
 
 static inline spark_comm_status sc_lane_take_turn(struct sc_lane_call *call) {
+    /* Read before the lock, where the compiler still knows what was stored there. */
+    struct sc_lane *own = &call->comm->lanes[call->lane];
+    bool counts = !call->captured;
     spark_comm_status st =
         sc_lane_turn(call->comm, call->lane, call->operation, call->timeout_ms, &call->deadline);
-    if (__builtin_expect(st == SPARK_COMM_OK, 1))
-        call->number = call->comm->lanes[call->lane].number += !call->captured;
+    if (__builtin_expect(st == SPARK_COMM_OK, 1)) call->number = own->number += counts;
     return st;
 }
 

@@ -3,8 +3,10 @@
  * dispatched here. Broadcasts of up to 4 KiB and messages take other ways (commands.c and groups.c);
  * everything else takes a turn on the data lane and goes to the backend.
  *
- * Dispatch is compiled into each public call, where the kind of operation is known and most of
+ * Dispatch is compiled into each public call, where the kind of operation is a constant and most of
  * it falls away; what is plainly good passes without the checks that know how to say what is wrong.
+ * A descriptor is filled after the last atomic load and before the lock: elsewhere the compiler would
+ * have to read it back from memory.
  */
 #include "api/submit.h"
 
@@ -211,26 +213,30 @@ static void note_entry(const spark_comm_call *call) {
 }
 
 ALWAYS_INLINE spark_comm_status run_collective(struct spark_comm *comm, const spark_comm_op *op,
-                                               spark_comm_backend_fn function) {
+                                               int kind, spark_comm_backend_fn function) {
     bool late = (comm->backend.traits & SPARK_COMM_TRAIT_LATE_ENTRY) != 0;
+    uint32_t digest = sc_lane_digest(kind, op->dtype, op->redop, op->peer, op->bytes);
+    bool moves = op->bytes != 0 || kind == SPARK_COMM_OP_BARRIER, captured = false;
     struct collective whole; /* not cleared as a whole, which would cost as much as the rest */
     struct sc_error error;
+    spark_comm_status st = SPARK_COMM_OK;
+    if (comm->backend.stream_state != NULL) {
+        st = sc_submit_check_stream(comm, kind, op->stream, &captured);
+        if (st != SPARK_COMM_OK) return st;
+    }
     whole.lane = (struct sc_lane_call){.comm = comm,
                                        .lane = SPARK_COMM_LANE_DATA,
-                                       .operation = op->kind,
+                                       .operation = kind,
                                        .dtype = op->dtype,
                                        .redop = op->redop,
                                        .peer = op->peer,
                                        .bytes = op->bytes,
                                        .stream = op->stream,
+                                       .captured = captured,
                                        .timeout_ms = op->timeout_ms};
-    spark_comm_status st = SPARK_COMM_OK;
-    if (comm->backend.stream_state != NULL)
-        st = sc_submit_check_stream(comm, op->kind, op->stream, &whole.lane.captured);
-    if (st == SPARK_COMM_OK)
-        st = late ? sc_lane_take_turn(&whole.lane) : sc_lane_begin(&whole.lane);
+    st = late ? sc_lane_take_turn(&whole.lane) : sc_lane_begin(&whole.lane);
     if (__builtin_expect(st != SPARK_COMM_OK, 0)) return st;
-    if (op->bytes != 0 || op->kind == SPARK_COMM_OP_BARRIER) {
+    if (moves) {
         whole.call = (spark_comm_call){
             .struct_size = sizeof whole.call,
             .ops = op,
@@ -238,8 +244,7 @@ ALWAYS_INLINE spark_comm_status run_collective(struct spark_comm *comm, const sp
             .number = whole.lane.number,
             .epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed),
             /* With the number: a rank that skipped a call differs even where the calls are alike. */
-            .digest = sc_lane_digest(op->kind, op->dtype, op->redop, op->peer, op->bytes) +
-                      (uint32_t)whole.lane.number * 0x9e3779b1u,
+            .digest = digest + (uint32_t)whole.lane.number * 0x9e3779b1u,
             .deadline_ns = whole.lane.deadline,
             .captured = whole.lane.captured,
             .entered = late ? note_entry : NULL};
@@ -254,17 +259,17 @@ ALWAYS_INLINE spark_comm_status run_collective(struct spark_comm *comm, const sp
 
 /* True only for arguments that sc_submit_check would accept; fills in its
  * defaults. The bounds on addresses and bytes are far from anything that could overflow. */
-ALWAYS_INLINE bool is_plainly_good(const struct spark_comm *comm, spark_comm_op *op) {
+ALWAYS_INLINE bool is_plainly_good(const struct spark_comm *comm, spark_comm_op *op, int kind) {
     const uint64_t limit = UINT64_C(1) << 62;
-    bool good = op->kind >= SPARK_COMM_OP_ALL_REDUCE && op->kind <= SPARK_COMM_OP_RECV_FROM &&
+    bool good = kind >= SPARK_COMM_OP_ALL_REDUCE && kind <= SPARK_COMM_OP_RECV_FROM &&
                 op->flags <= SPARK_COMM_FLAG_EVENT_ORDERED &&
                 op->timeout_ms >= SPARK_COMM_FOREVER && comm->backend.check_pointer == NULL;
-    if (takes_peer(op->kind)) {
+    if (takes_peer(kind)) {
         good = good && (uint32_t)op->peer < (uint32_t)comm->world_size;
     } else {
         op->peer = -1;
     }
-    if (reduces(op->kind)) {
+    if (reduces(kind)) {
         if (op->dtype == 0) op->dtype = comm->settings.dtype;
         if (op->redop == 0) op->redop = SPARK_COMM_SUM;
         good = good && (uint32_t)(op->dtype - 1) < SPARK_COMM_I64 &&
@@ -273,35 +278,48 @@ ALWAYS_INLINE bool is_plainly_good(const struct spark_comm *comm, spark_comm_op 
     } else {
         op->dtype = op->redop = 0;
     }
-    if (op->kind == SPARK_COMM_OP_BARRIER) {
+    if (kind == SPARK_COMM_OP_BARRIER) {
         op->send = op->recv = op->bytes = 0;
         return good;
     }
     return good && op->send - 1 < limit && op->recv - 1 < limit && op->bytes < (size_t)1 << 40;
 }
 
-ALWAYS_INLINE spark_comm_status run(struct spark_comm *comm, spark_comm_op *op) {
-    bool message = op->kind == SPARK_COMM_OP_SEND_TO || op->kind == SPARK_COMM_OP_RECV_FROM;
-    if (message) return sc_groups_post(comm, op);
-    spark_comm_status st = sc_submit_check_start(comm, op->kind);
-    if (__builtin_expect(st != SPARK_COMM_OK, 0)) return st;
-    if (__builtin_expect(!is_plainly_good(comm, op), 0)) {
-        st = sc_submit_check(comm, op);
+ALWAYS_INLINE spark_comm_status dispatch(struct spark_comm *comm, spark_comm_op *op, int kind) {
+    if (kind == SPARK_COMM_OP_BROADCAST && op->bytes <= SPARK_COMM_MAX_COMMAND_BROADCAST_BYTES)
+        return sc_commands_broadcast(comm, op);
+    spark_comm_backend_fn function = find_function(&comm->backend, kind);
+    if (function == NULL)
+        return sc_handle_refuse(comm, SPARK_COMM_NOT_SUPPORTED, kind, -1,
+                                "backend %s does not have it", comm->backend.name);
+    return run_collective(comm, op, kind, function);
+}
+
+/* Any kind, with all checks where they are needed. */
+static __attribute__((noinline)) spark_comm_status run_any(struct spark_comm *comm,
+                                                           spark_comm_op *op) {
+    if (!is_plainly_good(comm, op, op->kind)) {
+        spark_comm_status st = sc_submit_check(comm, op);
         if (st != SPARK_COMM_OK) return st;
     }
-    if (op->kind == SPARK_COMM_OP_BROADCAST && op->bytes <= SPARK_COMM_MAX_COMMAND_BROADCAST_BYTES)
-        return sc_commands_broadcast(comm, op);
-    spark_comm_backend_fn function = find_function(&comm->backend, op->kind);
-    if (function == NULL)
-        return sc_handle_refuse(comm, SPARK_COMM_NOT_SUPPORTED, op->kind, -1,
-                                "backend %s does not have it", comm->backend.name);
-    return run_collective(comm, op, function);
+    return dispatch(comm, op, op->kind);
+}
+
+/* `kind` is op->kind, and a constant. */
+ALWAYS_INLINE spark_comm_status run(struct spark_comm *comm, spark_comm_op *op, int kind) {
+    if (__builtin_expect(!is_plainly_good(comm, op, kind), 0)) return run_any(comm, op);
+    return dispatch(comm, op, kind);
+}
+
+ALWAYS_INLINE spark_comm_status enter(struct spark_comm *comm, int kind) {
+    spark_comm_status st = sc_handle_check(comm);
+    return st == SPARK_COMM_OK ? sc_submit_check_start(comm, kind) : st;
 }
 
 /* ---- The public calls ---- */
 
 spark_comm_status spark_comm_all_reduce(spark_comm *comm, uint64_t ptr, size_t bytes) {
-    spark_comm_status st = sc_handle_check(comm);
+    spark_comm_status st = enter(comm, SPARK_COMM_OP_ALL_REDUCE);
     if (st != SPARK_COMM_OK) return st;
     spark_comm_op op = {.struct_size = sizeof op,
                         .kind = SPARK_COMM_OP_ALL_REDUCE,
@@ -309,12 +327,12 @@ spark_comm_status spark_comm_all_reduce(spark_comm *comm, uint64_t ptr, size_t b
                         .recv = ptr,
                         .bytes = bytes,
                         .stream = comm->settings.stream};
-    return run(comm, &op);
+    return run(comm, &op, SPARK_COMM_OP_ALL_REDUCE);
 }
 
 spark_comm_status spark_comm_all_reduce_async(spark_comm *comm, uint64_t ptr, size_t bytes,
                                               uint64_t compute_stream) {
-    spark_comm_status st = sc_handle_check(comm);
+    spark_comm_status st = enter(comm, SPARK_COMM_OP_ALL_REDUCE);
     if (st != SPARK_COMM_OK) return st;
     spark_comm_op op = {.struct_size = sizeof op,
                         .kind = SPARK_COMM_OP_ALL_REDUCE,
@@ -323,12 +341,12 @@ spark_comm_status spark_comm_all_reduce_async(spark_comm *comm, uint64_t ptr, si
                         .bytes = bytes,
                         .stream = compute_stream,
                         .flags = SPARK_COMM_FLAG_EVENT_ORDERED};
-    return run(comm, &op);
+    return run(comm, &op, SPARK_COMM_OP_ALL_REDUCE);
 }
 
 spark_comm_status spark_comm_all_gather(spark_comm *comm, uint64_t send_ptr, uint64_t recv_ptr,
                                         size_t bytes) {
-    spark_comm_status st = sc_handle_check(comm);
+    spark_comm_status st = enter(comm, SPARK_COMM_OP_ALL_GATHER);
     if (st != SPARK_COMM_OK) return st;
     spark_comm_op op = {.struct_size = sizeof op,
                         .kind = SPARK_COMM_OP_ALL_GATHER,
@@ -336,12 +354,12 @@ spark_comm_status spark_comm_all_gather(spark_comm *comm, uint64_t send_ptr, uin
                         .recv = recv_ptr,
                         .bytes = bytes,
                         .stream = comm->settings.stream};
-    return run(comm, &op);
+    return run(comm, &op, SPARK_COMM_OP_ALL_GATHER);
 }
 
 spark_comm_status spark_comm_reduce_scatter(spark_comm *comm, uint64_t send_ptr, uint64_t recv_ptr,
                                             size_t bytes) {
-    spark_comm_status st = sc_handle_check(comm);
+    spark_comm_status st = enter(comm, SPARK_COMM_OP_REDUCE_SCATTER);
     if (st != SPARK_COMM_OK) return st;
     spark_comm_op op = {.struct_size = sizeof op,
                         .kind = SPARK_COMM_OP_REDUCE_SCATTER,
@@ -349,11 +367,11 @@ spark_comm_status spark_comm_reduce_scatter(spark_comm *comm, uint64_t send_ptr,
                         .recv = recv_ptr,
                         .bytes = bytes,
                         .stream = comm->settings.stream};
-    return run(comm, &op);
+    return run(comm, &op, SPARK_COMM_OP_REDUCE_SCATTER);
 }
 
 spark_comm_status spark_comm_broadcast(spark_comm *comm, uint64_t ptr, size_t bytes, int root) {
-    spark_comm_status st = sc_handle_check(comm);
+    spark_comm_status st = enter(comm, SPARK_COMM_OP_BROADCAST);
     if (st != SPARK_COMM_OK) return st;
     spark_comm_op op = {.struct_size = sizeof op,
                         .kind = SPARK_COMM_OP_BROADCAST,
@@ -362,15 +380,15 @@ spark_comm_status spark_comm_broadcast(spark_comm *comm, uint64_t ptr, size_t by
                         .bytes = bytes,
                         .peer = root,
                         .stream = comm->settings.stream};
-    return run(comm, &op);
+    return run(comm, &op, SPARK_COMM_OP_BROADCAST);
 }
 
 spark_comm_status spark_comm_barrier(spark_comm *comm) {
-    spark_comm_status st = sc_handle_check(comm);
+    spark_comm_status st = enter(comm, SPARK_COMM_OP_BARRIER);
     if (st != SPARK_COMM_OK) return st;
     spark_comm_op op = {
         .struct_size = sizeof op, .kind = SPARK_COMM_OP_BARRIER, .stream = comm->settings.stream};
-    return run(comm, &op);
+    return run(comm, &op, SPARK_COMM_OP_BARRIER);
 }
 
 spark_comm_status spark_comm_send_to(spark_comm *comm, uint64_t ptr, size_t bytes, int dest_rank,
@@ -383,7 +401,7 @@ spark_comm_status spark_comm_send_to(spark_comm *comm, uint64_t ptr, size_t byte
                         .bytes = bytes,
                         .peer = dest_rank,
                         .stream = stream};
-    return run(comm, &op);
+    return sc_groups_post(comm, &op);
 }
 
 spark_comm_status spark_comm_recv_from(spark_comm *comm, uint64_t ptr, size_t bytes, int src_rank,
@@ -396,7 +414,7 @@ spark_comm_status spark_comm_recv_from(spark_comm *comm, uint64_t ptr, size_t by
                         .bytes = bytes,
                         .peer = src_rank,
                         .stream = stream};
-    return run(comm, &op);
+    return sc_groups_post(comm, &op);
 }
 
 /* The caller's struct may be shorter (defaults for the rest) or longer (zero beyond what is
@@ -417,5 +435,8 @@ spark_comm_status spark_comm_submit(spark_comm *comm, const spark_comm_op *op) {
     memset(&whole, 0, sizeof whole);
     memcpy(&whole, op, op->struct_size < sizeof whole ? op->struct_size : sizeof whole);
     whole.struct_size = sizeof whole;
-    return run(comm, &whole);
+    if (whole.kind == SPARK_COMM_OP_SEND_TO || whole.kind == SPARK_COMM_OP_RECV_FROM)
+        return sc_groups_post(comm, &whole);
+    st = sc_submit_check_start(comm, whole.kind);
+    return st == SPARK_COMM_OK ? run_any(comm, &whole) : st;
 }

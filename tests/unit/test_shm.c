@@ -319,11 +319,12 @@ static void test_processes(void **state) {
 static void loop_body(struct rank *rank, void *arg) {
     size_t bytes = *(size_t *)arg;
     for (uint64_t i = 0; i < 300 / SHARE; i++)
-        all_reduce_once(rank, i, SPARK_COMM_F32, SPARK_COMM_SUM, bytes, true);
+        all_reduce_once(rank, i, i % 2 == 0 ? SPARK_COMM_F32 : SPARK_COMM_BF16, SPARK_COMM_SUM,
+                        bytes, true);
 }
 
 static void test_back_to_back(void **state) {
-    static size_t sizes[] = {8, 56, 60, 4096, 16388, 140000};
+    static size_t sizes[] = {8, 56, 60, 4096, 16388, 140000, 393220};
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         run_ranks(2, loop_body, &sizes[i]);

@@ -5,10 +5,12 @@
  *   tiny       56 bytes are what one line holds beside the flag: one line moves per rank, at 95 ns.
  *   slots      up to 16 KiB a flag of its own and one piece beat any pipeline.
  *   swap       two ranks: one line moves per line of data, and the next step is written where the
- *              lines already are. In steps of 32 KiB up to 256 KiB in all, then of 64 KiB: with
- *              16 / 32 / 64 / 128 KiB a prototype took 12.7 / 11.7 / 11.8 / 13.1 us at 256 KiB and
- *              50.8 / 48.0 / 43.1 / 45.8 at 1 MiB (AMD EPYC, two CPUs, least of nine); chunks in
- *              their best form took 16.3 and 59.1.
+ *              lines already are. One-shot in steps of 32 KiB up to 256 KiB in all, two-shot in
+ *              steps of 64 KiB above: one-shot / two-shot took 3.2 / 4.0 us at 64 KiB of f32,
+ *              12.3 / 13.3 at 256 KiB, 63 / 49 at 1 MiB, 264 / 213 at 4 MiB. Types of 16 bits have
+ *              twice the arithmetic for a line, and go two-shot from above 16 KiB: 0.95 / 0.95 us
+ *              at 8 KiB of bf16, 2.69 / 2.27 at 32 KiB, 9.9 / 8.0 at 128 KiB, 43 / 32 at 512 KiB
+ *              (bench/shm_call.c, AMD EPYC, two CPUs, least of four alternating rounds).
  *   one-shot   3 ranks: every rank reads all others (n - 1 times the data). Two-shot would
  *              copy the result once more and wait twice for less than half of the reading saved.
  *   two-shot   from 4 ranks: reading all others costs n - 1 times the data, two-shot about twice.
@@ -33,6 +35,9 @@
 
 #define DIRECT_FROM ((size_t)512 << 10)
 #define DIRECT_BYTES ((size_t)512 << 10)
+#define SWAP_STEP_BYTES ((size_t)32 << 10)
+#define SWAP_ONE_SHOT ((size_t)256 << 10)
+#define SWAP_NARROW_ONE_SHOT ((size_t)16 << 10)
 #define ANY SIZE_MAX
 #define MOST SC_MAILBOX_MAX_RANKS
 
@@ -110,8 +115,9 @@ size_t sc_paths_describe(const struct sc_paths *paths, spark_comm_info_row *rows
     return count;
 }
 
-size_t sc_paths_swap_bytes(size_t bytes) {
-    return bytes <= (256u << 10) ? 32u << 10 : SC_MAILBOX_SWAP_BYTES;
+size_t sc_paths_swap_bytes(size_t bytes, unsigned shift, bool *two_shot) {
+    *two_shot = bytes > (shift == 1 ? SWAP_NARROW_ONE_SHOT : SWAP_ONE_SHOT);
+    return *two_shot ? SC_MAILBOX_SWAP_BYTES : SWAP_STEP_BYTES;
 }
 
 size_t sc_paths_step_bytes(int operation, int ranks) {

@@ -3,6 +3,7 @@
 #ifndef SC_SHM_PATHS_H
 #define SC_SHM_PATHS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include <spark_comm_backend.h>
@@ -50,8 +51,9 @@ static inline enum sc_path sc_paths_of(const struct sc_paths *paths, int operati
 size_t sc_paths_step_bytes(int operation, int ranks);
 /* Share of `rank` in a piece of `length` bytes, in multiples of 64; may be empty. */
 size_t sc_paths_share(size_t length, int rank, int ranks, size_t *at);
-/* Bytes of one step of swap.c, for `bytes` in all. */
-size_t sc_paths_swap_bytes(size_t bytes);
+/* Bytes of one step of swap.c, for `bytes` in all, of elements of 1 << shift bytes, and whether each
+ * rank reduces its share alone. */
+size_t sc_paths_swap_bytes(size_t bytes, unsigned shift, bool *two_shot);
 /* Bytes of one chunk of a broadcast, and of one fragment of a message, of `bytes` in all. */
 size_t sc_paths_stream_bytes(size_t bytes);
 size_t sc_paths_fragment_bytes(size_t bytes, size_t most);

@@ -54,13 +54,17 @@ ALWAYS_INLINE uint32_t publish(struct sc_shm *shm, int size, const spark_comm_ca
     return number;
 }
 
-/* Waits until all others have written theirs. */
+/* Waits until all others have written theirs. Then they have also read this rank's exchange before,
+ * so the line that comes next is asked for while the caller goes on: a store that has to wait for it
+ * is half of a call in which all enter at one time. */
 ALWAYS_INLINE spark_comm_status await(const struct sc_shm *shm, int size,
                                       const spark_comm_call *call, uint32_t number) {
     size_t place = number % SC_MAILBOX_SLOTS;
     if (size == 2 && sc_flags_brisk(shm, &shm->mail.of[1 - shm->rank]->slot[place].flag,
-                                    sc_mailbox_word(number, call->digest)))
+                                    sc_mailbox_word(number, call->digest))) {
+        sc_state_claim(&shm->mail.of[shm->rank]->slot[(number + 1) % SC_MAILBOX_SLOTS]);
         return SPARK_COMM_OK;
+    }
     struct sc_flags_wait wait = {
         .shm = shm,
         .offset = offsetof(struct sc_mailbox, slot) + place * sizeof(struct sc_mailbox_slot),

@@ -12,6 +12,10 @@
  * peer, which read that, stores s. No acknowledgement, and one line handed over per line of data.
  *
  * Reading a step and writing the next one go together in blocks that fit the first-level cache.
+ *
+ * What goes by it: one-shot, the data of each rank, which both reduce; or two-shot, in turns the half
+ * of the data that the peer reduces and the half of the result that this rank has reduced. A line
+ * crosses as often either way, and two-shot has half of the arithmetic, but one step more.
  */
 #include <string.h>
 
@@ -59,8 +63,8 @@ static spark_comm_status await_step(const struct sc_shm *shm, const spark_comm_c
     return sc_flags_await_slow(&wait, call, reason);
 }
 
-/* Reduces `bytes` at `to` with the peer's at `theirs`, and writes `next_bytes` of the step after it
- * over them. */
+/* Reduces `bytes` at `mine` with the peer's at `theirs` into `to` (copies the peer's where `reduce`
+ * is NULL), and writes `next_bytes` of the step after it over them. */
 static void take(const struct sc_shm *shm, sc_dtype_reduce_fn reduce, unsigned shift,
                  unsigned char *to, const unsigned char *mine, unsigned char *theirs, size_t bytes,
                  const unsigned char *next, size_t next_bytes) {
@@ -70,17 +74,19 @@ static void take(const struct sc_shm *shm, sc_dtype_reduce_fn reduce, unsigned s
         size_t length = bytes - at < block ? bytes - at : block;
         sources[shm->rank] = mine + at;
         sources[1 - shm->rank] = theirs + at;
-        reduce(to + at, sources, 2, length >> shift);
+        if (reduce != NULL)
+            reduce(to + at, sources, 2, length >> shift);
+        else
+            memcpy(to + at, theirs + at, length);
         if (at >= next_bytes) continue;
         memcpy(theirs + at, next + at, next_bytes - at < length ? next_bytes - at : length);
     }
 }
 
-spark_comm_status sc_swap_all_reduce(struct sc_shm *shm, const spark_comm_call *call) {
+static spark_comm_status one_shot(struct sc_shm *shm, const spark_comm_call *call, size_t step) {
     const spark_comm_op *op = call->ops;
     const unsigned char *send = sc_state_pointer(op->send);
     unsigned char *recv = sc_state_pointer(op->recv);
-    size_t step = sc_paths_swap_bytes(op->bytes);
     size_t length = op->bytes < step ? op->bytes : step;
     int held = shm->mail.swap_held;
     memcpy(slot_of(shm, held)->data, send, length);
@@ -105,4 +111,54 @@ spark_comm_status sc_swap_all_reduce(struct sc_shm *shm, const spark_comm_call *
     }
     shm->mail.swap_held = held;
     return SPARK_COMM_OK;
+}
+
+/* Share of `rank` in the chunk of two steps at `at`; *share is where it begins in the buffer. */
+static size_t share_of(size_t bytes, size_t at, size_t step, int rank, size_t *share) {
+    size_t left = bytes - at < 2 * step ? bytes - at : 2 * step;
+    size_t length = sc_paths_share(left, rank, 2, share);
+    *share += at;
+    return length;
+}
+
+static spark_comm_status two_shot(struct sc_shm *shm, const spark_comm_call *call, size_t step) {
+    const spark_comm_op *op = call->ops;
+    const unsigned char *send = sc_state_pointer(op->send);
+    unsigned char *recv = sc_state_pointer(op->recv);
+    int held = shm->mail.swap_held, peer = 1 - shm->rank;
+    size_t own_at, peer_at, peer_bytes = share_of(op->bytes, 0, step, peer, &peer_at);
+    memcpy(slot_of(shm, held)->data, send + peer_at, peer_bytes);
+    announce(shm, call, held, true);
+    sc_dtype_reduce_fn reduce = sc_dtype_reducer_now(op->dtype, op->redop);
+    unsigned shift = sc_dtype_shift(op->dtype);
+    enum sc_flags_reason reason = SC_FLAGS_ENTER;
+    for (size_t at = 0; at < op->bytes; at += 2 * step) {
+        /* The peer's part of this rank's share, which the result is written over. */
+        spark_comm_status st = await_step(shm, call, shm->mail.next_swap++, 1 - held, reason);
+        if (st != SPARK_COMM_OK) return st;
+        held = 1 - held;
+        size_t own_bytes = share_of(op->bytes, at, step, shm->rank, &own_at);
+        ask_for_first(slot_of(shm, held)->data, own_bytes, shift);
+        take(shm, reduce, shift, recv + own_at, send + own_at, slot_of(shm, held)->data, own_bytes,
+             recv + own_at, own_bytes);
+        announce(shm, call, held, false);
+        /* The result of the peer's share, which the next chunk is written over. */
+        reason = SC_FLAGS_GO_ON;
+        st = await_step(shm, call, shm->mail.next_swap++, 1 - held, reason);
+        if (st != SPARK_COMM_OK) return st;
+        held = 1 - held;
+        unsigned char *to = recv + peer_at;
+        size_t bytes = peer_bytes, next = at + 2 * step;
+        peer_bytes = next < op->bytes ? share_of(op->bytes, next, step, peer, &peer_at) : 0;
+        take(shm, NULL, shift, to, to, slot_of(shm, held)->data, bytes, send + peer_at, peer_bytes);
+        if (next < op->bytes) announce(shm, call, held, false);
+    }
+    shm->mail.swap_held = held;
+    return SPARK_COMM_OK;
+}
+
+spark_comm_status sc_swap_all_reduce(struct sc_shm *shm, const spark_comm_call *call) {
+    bool halves;
+    size_t step = sc_paths_swap_bytes(call->ops->bytes, sc_dtype_shift(call->ops->dtype), &halves);
+    return halves ? two_shot(shm, call, step) : one_shot(shm, call, step);
 }
