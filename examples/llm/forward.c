@@ -26,7 +26,6 @@ struct llm_run {
 
 struct llm_run *llm_run_open(const struct llm_model *model, size_t context) {
     const struct llm_config *c = &model->config;
-    const size_t group = c->heads / c->kv_heads;
     struct llm_run *run = calloc(1, sizeof *run);
     if (run == NULL) return NULL;
 
@@ -34,7 +33,7 @@ struct llm_run *llm_run_open(const struct llm_model *model, size_t context) {
     run->kernels = llm_kernels();
     run->context = context;
     run->kv_width = model->share.kv_count * c->head_size;
-    run->query_width = run->kv_width * group;
+    run->query_width = model->share.head_count * c->head_size;
     /* A size of 0 is possible: more ranks than heads. Memory that is not touched costs nothing. */
     const struct {
         real **buffer;
@@ -128,6 +127,7 @@ static void attend(struct llm_run *run, const real *query, const real *keys, con
 static void attention(struct llm_run *run, size_t index, size_t start, size_t count) {
     const struct llm_config *c = &run->model->config;
     const struct llm_layer *layer = &run->model->layers[index];
+    const struct llm_share *share = &run->model->share;
     const struct llm_kernels *k = run->kernels;
     const size_t group = c->heads / c->kv_heads;
     real *keys = run->keys + index * run->context * run->kv_width;
@@ -146,7 +146,7 @@ static void attention(struct llm_run *run, size_t index, size_t start, size_t co
     for (size_t t = 0; t < count; t++) {
         for (size_t head = 0; head < run->query_width / c->head_size; head++) {
             const size_t at = t * run->query_width + head * c->head_size;
-            const size_t kv = head / group * c->head_size;
+            const size_t kv = ((share->head_begin + head) / group - share->kv_begin) * c->head_size;
             attend(run, run->query + at, keys + kv, values + kv, start + t + 1, run->attended + at);
         }
     }

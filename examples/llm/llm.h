@@ -124,9 +124,10 @@ struct llm_config {
     double rope_base, epsilon;
 };
 
-/* What one rank holds. Each key-value head comes with its group of heads. */
+/* What one rank holds: query heads, and the key-value heads that they look at. */
 struct llm_share {
     size_t world;
+    size_t head_begin, head_count;
     size_t kv_begin, kv_count;
     size_t ffn_begin, ffn_count;
     size_t vocabulary_begin, vocabulary_count, vocabulary_slot; /* slot: as many on every rank */

@@ -118,9 +118,9 @@ static spark_comm_status live(struct llm_engine *engine, bool loaded, struct llm
     spark_comm_health(engine->link.comm, &health);
     fprintf(
         stderr,
-        "llm: rank %d of %d, process %d, epoch %u: key-value heads %zu, inner columns %zu, vocabulary %zu\n",
+        "llm: rank %d of %d, process %d, epoch %u: heads %zu, inner columns %zu, vocabulary %zu\n",
         engine->rank, engine->world, (int)getpid(), (unsigned)health.epoch,
-        engine->model.share.kv_count, engine->model.share.ffn_count,
+        engine->model.share.head_count, engine->model.share.ffn_count,
         engine->model.share.vocabulary_count);
     return llm_engine_serve(engine);
 }

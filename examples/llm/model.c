@@ -1,5 +1,5 @@
 /*
- * The model's shape and weights, and how they are split over the ranks: whole groups of attention
+ * The model's shape and weights, and how they are split over the ranks: attention
  * heads, the inner dimension of the feed-forward net, and the vocabulary.
  *
  * A matrix whose output is split (query, key, value, gate, up, vocabulary) gives a rank some of its
@@ -18,29 +18,24 @@ static size_t share_begin(size_t count, int world, int rank) {
     return (count * (size_t)rank + (size_t)world - 1) / (size_t)world;
 }
 
-/* Heads come whole, so ranks may have unequal attention. The feed-forward net is cut so that attention
- * and it together are equal, as far as blocks of 32 allow; work is counted in weights, which is what
- * a decode step reads once. */
+/* Each part is split as evenly as it goes by itself. The ranks meet after attention and again after the
+ * feed-forward net, so each part lasts as long as its slowest rank: what one rank has too much of in the
+ * first cannot be made up for in the second. So query heads are dealt out one by one (a block's worth
+ * of them where they are small), and a key-value head that two ranks need is computed by both. */
 void llm_split(const struct llm_config *config, int world, int rank, struct llm_share *share) {
     const size_t group = config->heads / config->kv_heads;
-    const double per_group = (double)((2 * group + 2) * config->head_size * config->width);
-    const double per_column = 3.0 * (double)config->width;
-    const double total = per_group * (double)config->kv_heads + per_column * (double)config->ffn;
-    size_t begin = 0, end = 0;
+    const size_t unit = config->head_size % LLM_BLOCK ? LLM_BLOCK / config->head_size : 1;
+    const size_t units = config->heads / unit, blocks = config->ffn / LLM_BLOCK;
 
-    for (int r = 0; r <= rank; r++) {
-        const double attention = per_group * (double)share_begin(config->kv_heads, world, r + 1);
-        const double columns = (total * (r + 1) / world - attention) / per_column;
-        size_t wanted = columns > 0 ? (size_t)(columns / LLM_BLOCK + 0.5) * LLM_BLOCK : 0;
-        begin = end;
-        if (wanted > end) end = wanted;
-        if (end > config->ffn || r == world - 1) end = config->ffn;
-    }
     share->world = (size_t)world;
-    share->ffn_begin = begin;
-    share->ffn_count = end - begin;
-    share->kv_begin = share_begin(config->kv_heads, world, rank);
-    share->kv_count = share_begin(config->kv_heads, world, rank + 1) - share->kv_begin;
+    share->head_begin = share_begin(units, world, rank) * unit;
+    share->head_count = share_begin(units, world, rank + 1) * unit - share->head_begin;
+    share->kv_begin = share->head_begin / group;
+    share->kv_count = share->head_count == 0 ? 0
+                                             : (share->head_begin + share->head_count - 1) / group -
+                                                   share->kv_begin + 1;
+    share->ffn_begin = share_begin(blocks, world, rank) * LLM_BLOCK;
+    share->ffn_count = share_begin(blocks, world, rank + 1) * LLM_BLOCK - share->ffn_begin;
 
     /* all_gather takes as much from every rank, so the last rank's slot may have an unused end. */
     const size_t slot = share_begin(config->vocabulary, world, 1), first = slot * (size_t)rank;
@@ -87,11 +82,9 @@ static bool read_config(struct llm_model *model, struct llm_error *error) {
     if (c->head_size * c->heads != c->width || c->kv_heads == 0 || c->heads % c->kv_heads)
         return llm_fail(error, "%zu heads and %zu key-value heads do not fit a width of %zu",
                         c->heads, c->kv_heads, c->width);
-    if (c->head_size % 8 || c->head_size * (c->heads / c->kv_heads) % LLM_BLOCK ||
+    if ((c->head_size % LLM_BLOCK && c->head_size != 8 && c->head_size != 16) ||
         c->width % LLM_BLOCK || c->ffn % LLM_BLOCK)
-        return llm_fail(error,
-                        "its width, its groups of heads or its feed-forward net are no multiple "
-                        "of %d",
+        return llm_fail(error, "its width, its heads or its feed-forward net are no multiple of %d",
                         LLM_BLOCK);
     if (llm_gguf_number(file, "llama.rope.dimension_count", &number) && number != c->head_size)
         return llm_fail(error, "it rotates a part of a head, which this engine does not");
@@ -187,19 +180,20 @@ static void keep_columns(struct llm_matrix *matrix, size_t begin, size_t count) 
 bool llm_model_take_share(struct llm_model *model, int world, int rank, struct llm_error *error) {
     const struct llm_config *c = &model->config;
     struct llm_share *share = &model->share;
-    const size_t group = c->heads / c->kv_heads;
 
     if ((size_t)world > c->ffn / LLM_BLOCK || (size_t)world > c->vocabulary)
         return llm_fail(error, "%d ranks are too many for this model", world);
     llm_split(c, world, rank, share);
+    const size_t head_begin = share->head_begin * c->head_size;
+    const size_t head_rows = share->head_count * c->head_size;
     const size_t kv_begin = share->kv_begin * c->head_size,
                  kv_rows = share->kv_count * c->head_size;
     for (size_t i = 0; i < c->layers; i++) {
         struct llm_layer *layer = &model->layers[i];
-        keep_rows(&layer->query, kv_begin * group, kv_rows * group);
+        keep_rows(&layer->query, head_begin, head_rows);
         keep_rows(&layer->key, kv_begin, kv_rows);
         keep_rows(&layer->value, kv_begin, kv_rows);
-        keep_columns(&layer->output, kv_begin * group, kv_rows * group);
+        keep_columns(&layer->output, head_begin, head_rows);
         keep_rows(&layer->gate, share->ffn_begin, share->ffn_count);
         keep_rows(&layer->up, share->ffn_begin, share->ffn_count);
         keep_columns(&layer->down, share->ffn_begin, share->ffn_count);

@@ -118,29 +118,36 @@ static void test_split(void **state) {
                                       .vocabulary = 49152};
     (void)state;
     for (int world = 1; world <= 40; world++) {
-        size_t kv = 0, ffn = 0, vocabulary = 0;
+        size_t heads = 0, ffn = 0, vocabulary = 0;
         for (int rank = 0; rank < world; rank++) {
             struct llm_share share;
             llm_split(&config, world, rank, &share);
-            assert_int_equal(share.kv_begin, kv);
+            assert_int_equal(share.head_begin, heads);
             assert_int_equal(share.ffn_begin, ffn);
             assert_int_equal(share.vocabulary_begin, vocabulary);
             assert_int_equal(share.ffn_count % LLM_BLOCK, 0);
-            kv += share.kv_count;
+            /* Three heads look at one key-value head. */
+            for (size_t head = heads; head < heads + share.head_count; head++)
+                assert_true(head / 3 >= share.kv_begin &&
+                            head / 3 < share.kv_begin + share.kv_count);
+            assert_true(share.kv_count <= (share.head_count + 4) / 3);
+            heads += share.head_count;
             ffn += share.ffn_count;
             vocabulary += share.vocabulary_count;
         }
-        assert_int_equal(kv, 3);
+        assert_int_equal(heads, 9);
         assert_int_equal(ffn, 1536);
         assert_int_equal(vocabulary, 49152);
     }
-    /* Two ranks: two groups and one. Weights per layer in rows of 576: 512 a group, 3 a column. */
     struct llm_share first, second;
     llm_split(&config, 2, 0, &first);
     llm_split(&config, 2, 1, &second);
+    assert_int_equal(first.head_count, 5);
     assert_int_equal(first.kv_count, 2);
-    assert_int_equal(first.ffn_count, 672); /* 2 * 512 + 3 * 672 = 3040 */
-    assert_int_equal(second.ffn_count, 864); /* 1 * 512 + 3 * 864 = 3104 */
+    assert_int_equal(second.head_count, 4);
+    assert_int_equal(second.kv_begin, 1); /* the one in the middle is on both */
+    assert_int_equal(second.kv_count, 2);
+    assert_int_equal(first.ffn_count, second.ffn_count);
 }
 
 static void expect_tokens(const struct llm_tokenizer *tokenizer, const char *text, size_t count,
