@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := build
-.PHONY: build run test check soak bench nccl install clean distclean format setup help
+.PHONY: build run demo demo-failure test check soak bench nccl install clean distclean format setup help
 
 build: ## build the release into build/
 	@mkdir -p build
@@ -22,6 +22,18 @@ run: ## install what is missing, build, verify and time every operation between 
 	@cmake --preset release
 	@cmake --build --preset release -j $(JOBS) --target spark-comm
 	build/spark-comm perf -n 2 --op all
+
+demo: ## a language model over two ranks (RANKS, PROMPT); fetches it once (93 MB)
+	@scripts/setup.sh build
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release -j $(JOBS) --target spark-comm llm llm_random_model >/dev/null
+	@scripts/demo.sh build
+
+demo-failure: ## the same, with a rank killed in the middle
+	@scripts/setup.sh build
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release -j $(JOBS) --target spark-comm llm llm_random_model >/dev/null
+	@scripts/demo.sh build --failure
 
 test: ## install what is missing, build, run the tests of the release
 	@scripts/setup.sh test
@@ -63,4 +75,4 @@ setup: ## install what the build and the tests need
 	@scripts/setup.sh test
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

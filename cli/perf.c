@@ -24,6 +24,9 @@ enum {
     KEY_SYMMETRIC,
     KEY_JSON,
     KEY_PLOT,
+    KEY_WORKLOAD,
+    KEY_BATCH,
+    KEY_CHUNK,
     KEY_AS_RANK
 };
 
@@ -44,6 +47,12 @@ static const struct argp_option command_options[] = {
     {"warmup", KEY_WARMUP, "W", 0, "Untimed calls per size (default 5)", 0},
     {"symmetric", KEY_SYMMETRIC, NULL, 0,
      "Use symmetric memory, rewritten before each call; the rewriting is subtracted", 0},
+    {"workload", KEY_WORKLOAD, "MODEL", 0,
+     "Instead of single operations, replay a model's decode step and prefill chunk: smollm2-135m, "
+     "llama-3.1-70b, qwen3-235b-a22b, deepseek-v3, gpt-oss-120b (bf16 unless --dtype says else)",
+     0},
+    {"batch", KEY_BATCH, "B", 0, "Tokens of a decode step (default 1)", 0},
+    {"chunk", KEY_CHUNK, "T", 0, "Tokens of a prefill chunk (default 2048)", 0},
     {"json", KEY_JSON, "FILE", 0, "Write the results as JSON; '-': to standard output", 0},
     {"plot", KEY_PLOT, "FILE", 0, "Draw the results as SVG, with gnuplot", 0},
     {"as-rank", KEY_AS_RANK, NULL, OPTION_HIDDEN, NULL, 0},
@@ -102,7 +111,22 @@ static void choose_ops(struct argp_state *state, struct sc_perf_options *o, cons
     }
 }
 
+/* A workload has its own operations and sizes. */
+static void check_workload(struct argp_state *state, struct sc_perf_options *o) {
+    if (!o->dtype) o->dtype = o->workload ? SPARK_COMM_BF16 : SPARK_COMM_F32;
+    if (!o->workload) {
+        if (o->batch || o->chunk) argp_error(state, "--batch and --chunk belong to --workload");
+        return;
+    }
+    if (o->ops || o->plot_file || o->symmetric || o->redop != SPARK_COMM_SUM) {
+        argp_error(state, "--workload goes with neither --op, --redop, --symmetric nor --plot");
+    }
+    if (!o->batch) o->batch = 1;
+    if (!o->chunk) o->chunk = 2048;
+}
+
 static void check(struct argp_state *state, struct sc_perf_options *o) {
+    check_workload(state, o);
     if (o->min_bytes > o->max_bytes) {
         argp_error(state, "-b %zu is more than -e %zu", o->min_bytes, o->max_bytes);
     }
@@ -110,7 +134,7 @@ static void check(struct argp_state *state, struct sc_perf_options *o) {
         argp_error(state, "--plot needs gnuplot, which PATH does not have: install it (package "
                           "gnuplot-nox), or leave --plot away");
     }
-    if (!o->ops) choose_all_ops(o);
+    if (!o->ops && !o->workload) choose_all_ops(o);
 }
 
 static error_t parse_names(int key, char *text, struct argp_state *state,
@@ -125,6 +149,10 @@ static error_t parse_names(int key, char *text, struct argp_state *state,
     case KEY_REDOP:
         o->redop = sc_perf_values_redop(text);
         if (!o->redop) argp_error(state, "--redop takes sum, max, min or avg, not '%s'", text);
+        break;
+    case KEY_WORKLOAD:
+        o->workload = sc_perf_workload_find(text);
+        if (!o->workload) argp_error(state, "--workload: no model '%s'; --help lists them", text);
         break;
     case KEY_JSON: o->json_file = text; break;
     case KEY_PLOT: o->plot_file = text; break;
@@ -145,6 +173,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case 'f': number(state, "-f", text, 2, MAX_FACTOR, &o->factor); break;
     case KEY_ITERS: number(state, "--iters", text, 1, MAX_ITERATIONS, &o->iterations); break;
     case KEY_WARMUP: number(state, "--warmup", text, 0, MAX_ITERATIONS, &o->warmup); break;
+    case KEY_BATCH: number(state, "--batch", text, 1, 4096, &o->batch); break;
+    case KEY_CHUNK: number(state, "--chunk", text, 1, 131072, &o->chunk); break;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is no option; --help lists them", text); break;
     case ARGP_KEY_END: check(state, o); break;
     default: return parse_names(key, text, state, o);
@@ -189,7 +219,6 @@ int sc_perf_main(int argc, char **argv) {
         .min_bytes = 8,
         .max_bytes = (size_t)16 << 20,
         .factor = 4,
-        .dtype = SPARK_COMM_F32,
         .redop = SPARK_COMM_SUM,
         .warmup = 5,
     };

@@ -7,6 +7,7 @@
  *   perf_ops.c       the operations: their buffers, their call, their right result
  *   perf_values.c    input values whose right result is exact in every element type
  *   perf_measure.c   the clock work
+ *   perf_workloads.c the communication of known models (--workload)
  *   perf_report.c    table, progress line and JSON
  *   perf_plot.c      gnuplot
  */
@@ -42,6 +43,9 @@ struct sc_perf_options {
     int iterations; /* calls per batch; 0: chosen by size */
     int warmup; /* untimed calls per size */
     bool symmetric;
+    int workload; /* 1 + its place in the table; 0: operations one by one */
+    int batch; /* tokens of a decode step */
+    int chunk; /* tokens of a prefill chunk */
     const char *json_file; /* NULL: none; "-": standard output, the table goes to standard error */
     const char *plot_file; /* NULL: none */
     char gnuplot[PATH_MAX];
@@ -152,6 +156,15 @@ spark_comm_status sc_perf_measure(const struct sc_perf_call *call, struct sc_per
 /* spark_comm_exchange_host, and a plain copy in a world of one. */
 spark_comm_status sc_perf_measure_gather(const struct sc_perf_call *call, const void *send,
                                          void *recv, size_t bytes);
+
+/* --- workloads (perf_workloads.c) -------------------------------------------------------------- */
+
+/* 1 + its place in the table; 0: no such model. */
+int sc_perf_workload_find(const char *name);
+/* Collective: replays, and prints on rank 0. Adds to *wrong; *code becomes SC_EXIT_FAILED when rank 0
+ * cannot write. NO_MEMORY also when the buffers are more than `budget` bytes. */
+spark_comm_status sc_perf_workload(const struct sc_perf_call *call, const char *backend,
+                                   size_t budget, uint64_t *wrong, int *code);
 
 /* --- results (perf_report.c, perf_plot.c) ------------------------------------------------------ */
 

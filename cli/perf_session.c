@@ -98,6 +98,9 @@ static uint64_t settings_digest(const struct sc_perf_options *o) {
     hash = digest(hash, (uint64_t)o->redop);
     hash = digest(hash, (uint64_t)o->iterations);
     hash = digest(hash, (uint64_t)o->warmup);
+    hash = digest(hash, (uint64_t)o->workload);
+    hash = digest(hash, (uint64_t)o->batch);
+    hash = digest(hash, (uint64_t)o->chunk);
     return digest(hash, o->symmetric);
 }
 
@@ -362,6 +365,25 @@ static int run_op(struct session *s, const struct sc_perf_op *op) {
     return code;
 }
 
+static int run_workload(struct session *s) {
+    struct sc_perf_call call = {
+        .options = s->options, .comm = s->comm, .rank = s->rank, .world = s->world};
+    int code = SC_EXIT_GOOD;
+    if (s->device) {
+        if (s->rank == 0)
+            sc_cli_error(s->options->command,
+                         "--workload measures host memory alone so far: leave --backend out");
+        return SC_EXIT_FAILED;
+    }
+    spark_comm_status st = sc_perf_workload(&call, s->backend, s->budget, &s->wrong, &code);
+    if (st) return fail(s, st, "--workload");
+    st = sum_over_ranks(&call, &s->wrong);
+    if (st) return fail(s, st, "cannot agree on the outcome");
+    if (s->wrong && s->rank == 0)
+        sc_cli_error(s->options->command, "%llu wrong elements", (unsigned long long)s->wrong);
+    return code;
+}
+
 /* Rank 0 writes files while the others wait for it here: whoever starts them takes the first rank
  * that fails as a reason to end the others. */
 static int conclude(struct session *s, int code) {
@@ -380,8 +402,10 @@ int sc_perf_session(const struct sc_perf_options *options) {
     if (code) goto out;
 
     const char *memory = s.device ? "device" : "host";
-    s.unable = s.rank == 0 && !sc_perf_report_open(options, s.backend, memory, s.world, &s.report);
+    s.unable = !options->workload && s.rank == 0 &&
+               !sc_perf_report_open(options, s.backend, memory, s.world, &s.report);
     code = agree(&s);
+    if (!code && options->workload) code = run_workload(&s);
     for (size_t i = 0; i < SC_PERF_OP_COUNT && !code; i++) {
         if (options->ops & (1u << i)) code = run_op(&s, &sc_perf_ops[i]);
     }

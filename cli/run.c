@@ -24,7 +24,8 @@ enum {
     KEY_MASTER_PORT,
     KEY_BIND,
     KEY_TRACE,
-    KEY_RESTART
+    KEY_RESTART,
+    KEY_NO_LABELS
 };
 
 static const struct argp_option command_options[] = {
@@ -39,6 +40,8 @@ static const struct argp_option command_options[] = {
     {"bind", KEY_BIND, "core|none", 0,
      "core: rank i runs on the i-th CPU that this command may use (default none)", 0},
     {"restart", KEY_RESTART, "K", 0, "Start a rank that failed again, up to K times in all", 0},
+    {"no-labels", KEY_NO_LABELS, NULL, 0,
+     "The ranks write to this command's own output, as it comes and without labels", 0},
     {"trace", KEY_TRACE, "DIR", 0,
      "Record operations into DIR, for spark-comm trace; it is created if missing", 0},
     {"help", 'h', NULL, OPTION_HIDDEN, NULL, 0},
@@ -119,6 +122,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_MASTER_PORT: number(state, "--master-port", text, 1, 65535, &plan->master_port); break;
     case KEY_BIND: bind_mode(state, text, &plan->bind_cores); break;
     case KEY_TRACE: run->trace_dir = text; break;
+    case KEY_NO_LABELS: plan->label_output = false; break;
     case KEY_RESTART: number(state, "--restart", text, 0, MAX_RESTARTS, &plan->restarts); break;
     case 'h': argp_state_help(state, state->out_stream, ARGP_HELP_STD_HELP); break;
     case ARGP_KEY_ARG: take_program(state, plan); break;

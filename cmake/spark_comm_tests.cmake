@@ -4,6 +4,7 @@
 #   tests/contract/test_*.c   the public interface, linked with the shared library alone
 #   tests/faults/test_*.c     injected faults, linked with the internal archive (for ld --wrap)
 #   tests/cli/test_*.c        the program
+#   tests/llm/test_*.c        the example engine, linked with its parts
 #   tests/<folder>/test_*.sh  a script, called with the source and the build folder
 #   tests/checks/check_*.sh   rules of the source tree, called in the same way
 #   tests/fuzz/fuzz_*.c       a parser, replayed over tests/fuzz/corpus/<name without fuzz_>/
@@ -15,7 +16,7 @@
 # A test that cannot run here exits with 77 and prints why.
 include_guard()
 
-set(SC_TEST_FOLDERS unit contract faults cli fakes gpu)
+set(SC_TEST_FOLDERS unit contract faults cli fakes gpu llm)
 
 # 15 seconds and more under a sanitizer. They start first, so that none is left to run alone.
 set(SC_LONG_TESTS test_threads test_reports test_life test_wait test_shm test_shm_direct
@@ -33,6 +34,8 @@ set(sc_cli_timeout 120)
 set(sc_cli_library spark_comm)
 set(sc_fakes_timeout 60)
 set(sc_fakes_library spark_comm_internal)
+set(sc_llm_timeout 120)
+set(sc_llm_library spark_comm)
 set(sc_gpu_timeout 300)
 set(sc_gpu_library spark_comm)
 

@@ -80,6 +80,31 @@ run_program perf -n 2 --op barrier --json "$folder/missing/x.json" "${quick[@]}"
 expect_code 1 "a JSON file that cannot be written"
 expect_line err 'No such file or directory' "a JSON file that cannot be written"
 
+# A model's communication: two all-reduces per layer of batch x hidden elements of 2 bytes.
+run_program perf -n 2 --workload smollm2-135m --batch 4 --chunk 64 --json "$folder/workload.json"
+expect_code 0 "--workload"
+expect_line out '^  decode of 4 +60 x +4608 +196608 ' "--workload"
+expect_line out '^  prefill of 64 +60 x +73728 +49152 ' "--workload"
+expect_line out 'config.json of HuggingFaceTB/SmolLM2-135M-Instruct' "--workload"
+command -v python3 >/dev/null || echo "not tried: the JSON form of --workload (no python3)"
+! command -v python3 >/dev/null || python3 - "$folder/workload.json" <<'EOF' || fail "--workload: the JSON is wrong"
+import json, sys
+r = json.load(open(sys.argv[1]))
+d, p = r["decode"], r["prefill"]
+assert r["workload"] == "smollm2-135m" and r["world_size"] == 2 and r["dtype"] == "bf16", r
+assert d["all_reduces"] == 60 and d["tokens"] == 4 and p["tokens"] == 64, r
+for part in d, p:
+    assert part["time_us_median"] >= part["time_us_min"] > 0, part
+    assert abs(part["time_us_per_token"] * part["tokens_per_second_bound"] - 1e6) < 100, part
+EOF
+run_program perf --workload gpt-oss-120b --chunk 8
+expect_code 0 "--workload, one rank"
+expect_line out '^  decode of 1 +72 x +5760 +402176 ' "--workload, one rank"
+for bad in "--workload gpt-5" "--batch 2" "--workload deepseek-v3 --op barrier" "--workload deepseek-v3 --batch 0"; do
+    run_program perf $bad
+    expect_code 2 "perf $bad"
+done
+
 if command -v gnuplot >/dev/null; then
     run_program perf -n 2 --op all_reduce -b 8 -e 32K "${quick[@]}" --plot "$folder/it's a plot.svg"
     expect_code 0 "--plot"
@@ -91,6 +116,9 @@ fi
 # A library that computes wrongly: the last byte of each sum on rank 1 is flipped.
 if [ -n "${2:-}" ] && [ -f "$2" ]; then
     export LD_PRELOAD=$2
+    run_program perf -n 2 --workload smollm2-135m --chunk 8
+    expect_code 1 "wrong elements of a workload"
+    expect_line err ' wrong elements' "wrong elements of a workload"
     run_program perf -n 2 --op all_reduce -b 8 -e 64 -f 8 "${quick[@]}" --json "$folder/wrong.json"
     unset LD_PRELOAD
     expect_code 1 "wrong elements"

@@ -50,6 +50,17 @@ expect_line out '^\[0\] through a helper$' "output through a process substitutio
 printf 'hello\n' | timeout -k 5 60 "$program" run -n 2 -- cat >"$folder/out" 2>"$folder/err"
 [ "$(cat "$folder/out")" = "[0] hello" ] || fail "standard input: $(cat "$folder/out")"
 
+# Without labels a word is there before its line is whole.
+"$program" run -n 1 --no-labels -- bash -c 'printf half; until [ -e "$0" ]; do sleep 0.05; done; echo " done"' \
+    "$folder/go" >"$folder/out" 2>"$folder/err" </dev/null &
+launcher=$!
+started+=("$launcher")
+is_half() { [ "$(cat "$folder/out")" = half ]; }
+wait_until 10 is_half || fail "--no-labels: $(cat "$folder/out")"
+touch "$folder/go"
+wait "$launcher" || fail "--no-labels: exit code $?"
+[ "$(cat "$folder/out")" = "half done" ] || fail "--no-labels: $(cat "$folder/out")"
+
 # A reader that goes away ends the job like any program in a pipe.
 timeout -k 5 60 "$program" run -n 2 -- yes 2>/dev/null </dev/null | head -n 1 >/dev/null
 [ "${PIPESTATUS[0]}" -eq 141 ] || fail "a closed pipe: exit code is not 141"

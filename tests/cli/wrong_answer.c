@@ -21,3 +21,18 @@ __attribute__((visibility("default"))) spark_comm_status spark_comm_submit(
     }
     return st;
 }
+
+__attribute__((visibility("default"))) spark_comm_status spark_comm_all_reduce(spark_comm *comm,
+                                                                               uint64_t ptr,
+                                                                               size_t bytes) {
+    static spark_comm_status (*real_all_reduce)(spark_comm *, uint64_t, size_t);
+    static int (*real_rank)(const spark_comm *);
+    if (!real_all_reduce) *(void **)&real_all_reduce = dlsym(RTLD_NEXT, "spark_comm_all_reduce");
+    if (!real_rank) *(void **)&real_rank = dlsym(RTLD_NEXT, "spark_comm_rank");
+    if (!real_all_reduce || !real_rank) return SPARK_COMM_SYSTEM;
+
+    spark_comm_status st = real_all_reduce(comm, ptr, bytes);
+    if (st == SPARK_COMM_OK && real_rank(comm) == 1)
+        ((unsigned char *)(uintptr_t)ptr)[bytes - 1] ^= 1;
+    return st;
+}

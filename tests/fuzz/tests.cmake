@@ -8,3 +8,11 @@ if(TARGET spark-comm)
     target_link_libraries(fuzz_trace PRIVATE PkgConfig::JANSSON)
     list(APPEND targets "${sc_folder_path}/fuzz_trace.c")
 endif()
+
+# The example engine's reader of files, which is no part of the library either.
+list(FILTER targets EXCLUDE REGEX "/fuzz_gguf[.]c$")
+if(TARGET llm)
+    add_executable(fuzz_gguf "${sc_folder_path}/fuzz_gguf.c" ${helpers}
+        "${PROJECT_SOURCE_DIR}/examples/llm/gguf.c" "${PROJECT_SOURCE_DIR}/examples/llm/tokenizer.c")
+    list(APPEND targets "${sc_folder_path}/fuzz_gguf.c")
+endif()
