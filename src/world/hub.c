@@ -171,7 +171,8 @@ int sc_hub_judge(struct sc_world *world, const struct sc_wire_hello *hello, char
     uint32_t phase = world->monitor.phase;
 
     if (!same_job(world, hello, text, size)) {
-        note_refusal(&world->door, hello->rank, text);
+        if (hello->rank > SC_HUB && hello->rank < world->size)
+            note_refusal(&world->door, hello->rank, text);
         return SC_WIRE_REFUSED;
     }
     if (phase == SC_PHASE_SETTING_UP) return SC_HUB_PARK; /* R6 */
@@ -283,8 +284,8 @@ static spark_comm_status never_came(const struct sc_world *world, int ms, struct
 
     for (int i = 0; i < SC_DOOR_REFUSALS; i++) {
         const struct sc_refusal *refusal = &door->refusals[i];
-        if (refusal->rank <= SC_HUB || refusal->rank >= world->size ||
-            !is_absent(world, refusal->rank) || used + 48 + strlen(refusal->text) > sizeof known)
+        if (refusal->rank == 0 || !is_absent(world, refusal->rank) ||
+            used + 48 + strlen(refusal->text) > sizeof known)
             continue; /* or it does not fit whole */
         used += (size_t)snprintf(known + used, sizeof known - used,
                                  "; rank %d came and was turned away: it %s", refusal->rank,
