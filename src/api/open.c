@@ -60,7 +60,7 @@ __attribute__((format(printf, 2, 3))) static void append(char message[512], cons
     if ((size_t)length >= size - used) end_at_word(message, size);
 }
 
-/* " rank 3", " ranks 0 to 64", " ranks 0, 2 to 5 and 7": those with the same ballot as `first`, which
+/* " rank 3", " ranks 0 to 64", " ranks 0, 2 to 5, 7": those with the same ballot as `first`, which
  * is the lowest of them. Each is crossed out. */
 static void name_group(struct ballot *all, int size, int first, char *message) {
     struct ballot of = all[first];

@@ -292,8 +292,9 @@ static spark_comm_status never_came(const struct sc_world *world, int ms, struct
                                  refusal->text);
     }
     if (door->dropped > 0 && used + 56 + strlen(door->last_dropped) <= sizeof known)
-        snprintf(known + used, sizeof known - used, "; %llu connections were dropped, the last %s",
-                 (unsigned long long)door->dropped, door->last_dropped);
+        snprintf(known + used, sizeof known - used, "; %llu %s dropped, the last %s",
+                 (unsigned long long)door->dropped,
+                 door->dropped == 1 ? "connection was" : "connections were", door->last_dropped);
     if (known[0] == '\0')
         snprintf(known, sizeof known, ": see that they run, and with this address and port");
     return sc_error_set(error, SPARK_COMM_OPEN_TIMEOUT, -1, 0, "%s %s to %s within %.1f s%s",

@@ -347,7 +347,7 @@ static void test_turned_away_is_told(void **state) {
         want, sizeof want,
         "rank 1 never came to 127.0.0.1:%d within 0.9 s; rank 2 came and was turned away: it was "
         "started with world_size 5 and the head with 4; rank 3 came and was turned away: it was "
-        "started with world_size 5 and the head with 4; 1 connections were dropped",
+        "started with world_size 5 and the head with 4; 1 connection was dropped",
         plan.port);
     assert_int_equal(strncmp(ranks[0].error.message, want, strlen(want)), 0);
 }
