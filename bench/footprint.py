@@ -63,6 +63,14 @@ def stripped_size(library):
         return os.path.getsize(copy.name)
 
 
+def kernels_size(build):
+    """Bytes of the GPU images that are embedded in the library."""
+    folder = os.path.join(build, "kernels")
+    if not os.path.isdir(folder):
+        return 0
+    return sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder) if name.endswith(".fatbin"))
+
+
 def cpu_model():
     with open("/proc/cpuinfo", encoding="utf-8") as lines:
         for line in lines:
@@ -84,10 +92,11 @@ def main():
     head_last = open_times(program, options.rounds, (1, 0))
     rows, _ = run_job(program, ["idle", str(options.idle_seconds)], 0.1, (0, 1))
     share = {rank: 100.0 * row[1] / (options.idle_seconds * 1e6) for rank, row in rows.items()}
-    size = stripped_size(os.path.join(options.build, "libspark_comm.so.0"))
+    kernels = kernels_size(options.build)
+    size = stripped_size(os.path.join(options.build, "libspark_comm.so.0")) - kernels
     text = f"""# Footprint: open, idle, size
 
-Machine: {cpu_model()}, {os.cpu_count()} CPUs, Linux {platform.release()} ({platform.machine()}).
+Machine: {cpu_model()}, {os.cpu_count()} CPUs, Linux {platform.release().split('-')[0]} ({platform.machine()}).
 Command: `bench/footprint.py --rounds {options.rounds} --idle-seconds {options.idle_seconds}`.
 Date: {datetime.date.today().isoformat()}. Two processes, `backend=shm`.
 
@@ -97,13 +106,18 @@ Date: {datetime.date.today().isoformat()}. Two processes, `backend=shm`.
 | open, rank 0 started last | median {statistics.median(head_last):.1f} ms ({head_last[0]:.1f} to {head_last[-1]:.1f}) | 20 ms |
 | idle worker in recv_command_u32, {options.idle_seconds} s, all threads | {share[1]:.4f} % of a core | 0.1 % |
 | idle head meanwhile | {share[0]:.4f} % of a core | 0.1 % |
-| libspark_comm.so, stripped | {size / 1024:.0f} KiB | 400 KiB |
+| libspark_comm.so, stripped, without the {kernels / 1024:.0f} KiB of GPU kernels | {size / 1024:.0f} KiB | 400 KiB |
 
 The open times count from before fork and exec of the last rank, with the start of the process in
 them.
 """
+    rest = ""  # sections that other programs' figures stand in
+    if os.path.exists(options.output):
+        with open(options.output, encoding="utf-8") as page:
+            before = page.read()
+        rest = before[before.index("\n## "):] if "\n## " in before else ""
     with open(options.output, "w", encoding="utf-8") as page:
-        page.write(text)
+        page.write(text + rest)
     print(text)
 
 

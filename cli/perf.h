@@ -2,6 +2,7 @@
  * spark-comm perf: what its files share.
  *
  *   perf.c           the command line, and starting the ranks
+ *   perf_device.c    device memory, for backends that work on it
  *   perf_session.c   one rank's run: open, agree, and for each operation and size verify and time
  *   perf_ops.c       the operations: their buffers, their call, their right result
  *   perf_values.c    input values whose right result is exact in every element type
@@ -87,6 +88,9 @@ struct sc_perf_call {
     size_t bytes; /* as passed to the call */
     unsigned char *send; /* in place: the same as recv */
     unsigned char *recv;
+    struct sc_perf_device *device; /* NULL: the operation works on host memory */
+    uint64_t send_address; /* what the operation is given: that memory, or the GPU's behind it */
+    uint64_t recv_address;
     uint64_t seed; /* of the data under verification */
 };
 
@@ -120,6 +124,19 @@ double sc_perf_ops_time_share(const struct sc_perf_op *op, int world);
 double sc_perf_ops_total_bytes(const struct sc_perf_op *op, int world, size_t bytes);
 double sc_perf_ops_bus_factor(const struct sc_perf_op *op, int world);
 
+/* --- device memory (perf_device.c) ------------------------------------------------------------- */
+
+/* The driver, and the GPU of this rank; NULL with a message. */
+struct sc_perf_device *sc_perf_device_open(const char *command);
+void sc_perf_device_close(struct sc_perf_device *device);
+uint64_t sc_perf_device_alloc(struct sc_perf_device *device, size_t bytes); /* 0: there is none */
+void sc_perf_device_free(struct sc_perf_device *device, uint64_t address);
+/* All that is enqueued has run. These three do nothing without a device. */
+spark_comm_status sc_perf_device_sync(struct sc_perf_device *device);
+/* The buffers of the call, to the GPU, and its result back. */
+spark_comm_status sc_perf_device_upload(const struct sc_perf_call *call);
+spark_comm_status sc_perf_device_download(const struct sc_perf_call *call);
+
 /* --- timing (perf_measure.c) ------------------------------------------------------------------ */
 
 struct sc_perf_times {
@@ -152,8 +169,8 @@ struct sc_perf_result {
 struct sc_perf_report;
 
 /* Prints the heading. False with a message: the JSON file cannot be written, or memory ran out. */
-bool sc_perf_report_open(const struct sc_perf_options *options, const char *backend, int world,
-                         struct sc_perf_report **report);
+bool sc_perf_report_open(const struct sc_perf_options *options, const char *backend,
+                         const char *memory, int world, struct sc_perf_report **report);
 void sc_perf_report_progress(struct sc_perf_report *report, const struct sc_perf_op *op,
                              size_t bytes);
 __attribute__((format(printf, 2, 3))) void sc_perf_report_note(struct sc_perf_report *report,

@@ -10,6 +10,8 @@
  * user data at all between the ranks: the buffer is rewritten before every call, and what
  * the rewriting alone costs is measured and subtracted. Each rank finds its numbers by itself and
  * all agree on the largest, so that they always make the same calls.
+ *
+ * On a GPU a batch ends when the GPU is done with it, and a single too.
  */
 #include "cli.h"
 #include "perf.h"
@@ -72,6 +74,7 @@ static spark_comm_status time_batch(struct timing *t, int calls, double *ns) {
         if (t->rewrite_bytes) rewrite(t);
         st = t->call->op->call(t->call);
     }
+    if (!st) st = sc_perf_device_sync(t->call->device);
     *ns = (double)(sc_cli_now_ns() - begin) / calls;
     return st;
 }
@@ -82,6 +85,7 @@ static spark_comm_status time_single(struct timing *t, double *ns) {
     if (st) return st;
     int64_t begin = sc_cli_now_ns();
     st = t->call->op->call(t->call);
+    if (!st) st = sc_perf_device_sync(t->call->device);
     *ns = (double)(sc_cli_now_ns() - begin);
     return st;
 }
@@ -182,12 +186,12 @@ spark_comm_status sc_perf_measure(const struct sc_perf_call *call, struct sc_per
     t.own = calloc(SC_PERF_MAX_SINGLES, sizeof *t.own);
     t.all = calloc((size_t)call->world * SC_PERF_MAX_SINGLES, sizeof *t.all);
     if (!t.own || !t.all) goto out;
-    if (call->options->symmetric) t.rewrite_bytes = sc_perf_ops_source_bytes(call);
+    if (call->options->symmetric && !call->device) t.rewrite_bytes = sc_perf_ops_source_bytes(call);
 
     /* Sums of zeros stay zero, however often the same buffer is reduced in place. */
     if (call->send)
         memset(call->send, 0, sc_perf_ops_send_bytes(call->op, call->world, call->bytes));
-    st = SPARK_COMM_OK;
+    st = sc_perf_device_upload(call);
     for (int i = 0; i < call->options->warmup && !st; i++) {
         st = call->op->call(call);
     }

@@ -18,8 +18,8 @@ static spark_comm_op describe(const struct sc_perf_call *call, int kind, int pee
         .dtype = call->options->dtype,
         .redop = call->options->redop,
         .peer = peer,
-        .send = (uint64_t)(uintptr_t)call->send,
-        .recv = (uint64_t)(uintptr_t)call->recv,
+        .send = call->send_address,
+        .recv = call->recv_address,
         .bytes = call->bytes,
     };
 }

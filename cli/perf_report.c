@@ -32,9 +32,9 @@ static bool wants_stdout(const struct sc_perf_options *options) {
     return options->json_file && strcmp(options->json_file, "-") == 0;
 }
 
-static void print_heading(const struct sc_perf_report *r) {
+static void print_heading(const struct sc_perf_report *r, const char *memory) {
     fprintf(r->table,
-            "# spark-comm perf %s: backend %s, %d rank%s, host memory%s\n"
+            "# spark-comm perf %s: backend %s, %d rank%s, %s memory%s\n"
             "# size: bytes as passed to the call; for all_gather and reduce_scatter that is one "
             "rank's share,\n"
             "#   and their bandwidths count the shares of all ranks.\n"
@@ -42,15 +42,15 @@ static void print_heading(const struct sc_perf_report *r) {
             "#\n"
             "# %-17s %10s %10s %5s %5s %10s %9s %9s %7s  %s\n"
             "# %-17s %10s %10s %5s %5s %10s %9s %9s\n",
-            spark_comm_version(), r->backend, r->world, r->world == 1 ? "" : "s",
-            r->options->symmetric ? " (symmetric, rewritten before each call)" : "",
-            SC_PERF_BATCHES, "operation", "size", "count", "type", "redop", "time", "algbw",
-            "busbw", "#wrong", "path", "", "(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)");
+            spark_comm_version(), r->backend, r->world, r->world == 1 ? "" : "s", memory,
+            r->options->symmetric ? " (symmetric)" : "", SC_PERF_BATCHES, "operation", "size",
+            "count", "type", "redop", "time", "algbw", "busbw", "#wrong", "path", "", "(B)",
+            "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)");
     fflush(r->table);
 }
 
-bool sc_perf_report_open(const struct sc_perf_options *options, const char *backend, int world,
-                         struct sc_perf_report **report) {
+bool sc_perf_report_open(const struct sc_perf_options *options, const char *backend,
+                         const char *memory, int world, struct sc_perf_report **report) {
     struct sc_perf_report *r = calloc(1, sizeof *r);
     if (!r) {
         sc_cli_error(options->command, "memory ran out");
@@ -81,7 +81,7 @@ bool sc_perf_report_open(const struct sc_perf_options *options, const char *back
         return false;
     }
     if (plot) fclose(plot);
-    print_heading(r);
+    print_heading(r, memory);
     *report = r;
     return true;
 }

@@ -20,6 +20,7 @@ struct session {
     spark_comm_info_row *rows;
     size_t row_count;
     size_t budget; /* bytes that one rank may allocate */
+    struct sc_perf_device *device; /* of a backend that works on device memory */
     bool one_machine; /* all ranks share memory and clock */
     uint64_t wrong;
     size_t measured; /* rows */
@@ -78,14 +79,9 @@ static int read_info(struct session *s) {
     s->row_count = info.row_count < info.row_capacity ? info.row_count : info.row_capacity;
     snprintf(s->backend, sizeof s->backend, "%s", info.backend);
 
-    if (info.memory == SPARK_COMM_MEMORY_DEVICE) {
-        sc_cli_error(s->options->command,
-                     "UNAVAILABLE: backend %s works on device memory, which perf does not measure "
-                     "in this version; choose a host backend, for example --backend shm",
-                     s->backend);
-        return SC_EXIT_FAILED;
-    }
-    return SC_EXIT_GOOD;
+    if (info.memory != SPARK_COMM_MEMORY_DEVICE) return SC_EXIT_GOOD;
+    s->device = sc_perf_device_open(s->options->command);
+    return s->device ? SC_EXIT_GOOD : SC_EXIT_FAILED;
 }
 
 static uint64_t digest(uint64_t hash, uint64_t value) {
@@ -226,34 +222,44 @@ static size_t next_size(const struct session *s, const struct sizes *sizes, size
     return align_down(bytes * factor, sizes->unit);
 }
 
-static bool is_symmetric(const struct session *s, const struct sc_perf_op *op) {
-    return s->options->symmetric && op->operation != SPARK_COMM_OP_SEND_COMMAND;
+/* Commands are host memory on every backend. */
+static bool is_command(const struct sc_perf_op *op) {
+    return op->operation == SPARK_COMM_OP_SEND_COMMAND;
 }
 
+/* Memory of the session's kind, and what the operation is given as its address. */
 static int allocate(struct session *s, const struct sc_perf_op *op, size_t bytes,
-                    unsigned char **buffer) {
-    uint64_t address = 0;
-    *buffer = NULL;
+                    unsigned char **buffer, uint64_t *address) {
+    bool symmetric = s->options->symmetric && !is_command(op);
+    bool on_device = s->device && !is_command(op);
     if (bytes == 0) return SC_EXIT_GOOD;
     bytes = (bytes + PAGE - 1) / PAGE * PAGE;
-    if (is_symmetric(s, op)) {
-        spark_comm_status st = spark_comm_symmetric_alloc(s->comm, bytes, &address);
+    if (symmetric) {
+        spark_comm_status st = spark_comm_symmetric_alloc(s->comm, bytes, address);
         if (st) return fail(s, st, "--symmetric: no memory that the peers can reach");
-        *buffer = (unsigned char *)(uintptr_t)address;
+    } else if (on_device) {
+        *address = sc_perf_device_alloc(s->device, bytes);
+    }
+    if (symmetric && !on_device) {
+        *buffer = (unsigned char *)(uintptr_t)*address;
         return SC_EXIT_GOOD;
     }
     *buffer = aligned_alloc(PAGE, bytes);
-    if (*buffer) return SC_EXIT_GOOD;
+    if (!on_device) *address = (uint64_t)(uintptr_t)*buffer;
+    if (*buffer && *address) return SC_EXIT_GOOD;
     sc_cli_error(s->options->command, "rank %d: no memory for %zu bytes; lower -e", s->rank, bytes);
     return SC_EXIT_FAILED;
 }
 
-static void release(struct session *s, const struct sc_perf_op *op, unsigned char *buffer) {
-    if (buffer && is_symmetric(s, op)) {
-        spark_comm_symmetric_free(s->comm, (uint64_t)(uintptr_t)buffer);
-    } else {
-        free(buffer);
-    }
+static void release(struct session *s, const struct sc_perf_op *op, unsigned char *buffer,
+                    uint64_t address) {
+    bool symmetric = s->options->symmetric && !is_command(op);
+    bool on_device = s->device && !is_command(op);
+    if (symmetric && address)
+        spark_comm_symmetric_free(s->comm, address);
+    else if (on_device)
+        sc_perf_device_free(s->device, address);
+    if (!symmetric || on_device) free(buffer);
 }
 
 /* --- one row ------------------------------------------------------------------------------------ */
@@ -275,7 +281,9 @@ static spark_comm_status verify(struct session *s, struct sc_perf_call *call, in
         bool clock_differs = !call->op->sized && !s->one_machine;
         call->seed = clock_differs ? 0 : ++s->seed * 0x9e3779b97f4a7c15u;
         call->op->fill(call);
-        spark_comm_status st = call->op->call(call);
+        spark_comm_status st = sc_perf_device_upload(call);
+        if (!st) st = call->op->call(call);
+        if (!st) st = sc_perf_device_download(call);
         if (st) return st;
         *wrong += call->op->wrong(call);
     }
@@ -331,13 +339,19 @@ static int run_op(struct session *s, const struct sc_perf_op *op) {
         .options = s->options, .op = op, .comm = s->comm, .rank = s->rank, .world = s->world};
     struct sizes sizes;
     unsigned char *send = NULL, *recv = NULL;
+    uint64_t send_address = 0, recv_address = 0;
     spark_comm_status st = SPARK_COMM_OK;
     if (!choose_sizes(s, op, &sizes)) return SC_EXIT_GOOD;
 
-    int code = allocate(s, op, sc_perf_ops_send_bytes(op, s->world, sizes.last), &send);
-    if (!code) code = allocate(s, op, sc_perf_ops_recv_bytes(op, s->world, sizes.last), &recv);
+    size_t send_bytes = sc_perf_ops_send_bytes(op, s->world, sizes.last);
+    size_t recv_bytes = sc_perf_ops_recv_bytes(op, s->world, sizes.last);
+    int code = allocate(s, op, send_bytes, &send, &send_address);
+    if (!code) code = allocate(s, op, recv_bytes, &recv, &recv_address);
     call.send = send;
     call.recv = recv ? recv : send;
+    call.send_address = send_address;
+    call.recv_address = recv ? recv_address : send_address;
+    if (!is_command(op)) call.device = s->device;
     for (size_t bytes = sizes.first; !code; bytes = next_size(s, &sizes, bytes)) {
         call.bytes = bytes;
         sc_perf_report_progress(s->report, op, bytes);
@@ -345,8 +359,8 @@ static int run_op(struct session *s, const struct sc_perf_op *op) {
         if (st || bytes == sizes.last) break;
     }
     if (!code && st) code = failed_row(s, &call, st);
-    release(s, op, recv);
-    release(s, op, send);
+    release(s, op, recv, recv_address);
+    release(s, op, send, send_address);
     return code;
 }
 
@@ -377,7 +391,8 @@ int sc_perf_session(const struct sc_perf_options *options) {
     if (!code) code = read_info(&s);
     if (code) goto out;
 
-    s.unable = s.rank == 0 && !sc_perf_report_open(options, s.backend, s.world, &s.report);
+    const char *memory = s.device ? "device" : "host";
+    s.unable = s.rank == 0 && !sc_perf_report_open(options, s.backend, memory, s.world, &s.report);
     code = agree(&s);
     for (size_t i = 0; i < SC_PERF_OP_COUNT && !code; i++) {
         if (options->ops & (1u << i)) code = run_op(&s, &sc_perf_ops[i]);
@@ -386,6 +401,7 @@ int sc_perf_session(const struct sc_perf_options *options) {
 out:
     sc_perf_report_close(s.report);
     spark_comm_close(s.comm);
+    sc_perf_device_close(s.device);
     free(s.rows);
     return code;
 }

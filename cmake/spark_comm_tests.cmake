@@ -17,6 +17,12 @@ include_guard()
 
 set(SC_TEST_FOLDERS unit contract faults cli fakes gpu)
 
+# 15 seconds and more under a sanitizer. They start first, so that none is left to run alone.
+set(SC_LONG_TESTS test_threads test_reports test_life test_wait test_shm test_shm_direct
+    test_all_reduce test_reduce_scatter test_mismatch test_rank_killed test_reconnect
+    test_world_limits test_world_verdict test_open_alone test_nccl_faults test_nccl_soak
+    test_fake_threads test_fake_life)
+
 set(sc_unit_timeout 60)
 set(sc_unit_library spark_comm_internal)
 set(sc_contract_timeout 300)
@@ -61,8 +67,12 @@ function(sc_finish_test name label timeout serial)
         TIMEOUT ${limit}
         SKIP_RETURN_CODE 77
         ENVIRONMENT "${sc_test_environment}")
-    if(serial)
+    # The limits of the sanitizers are wide enough for a test beside.
+    if(serial AND NOT SPARK_COMM_SANITIZE)
         set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+    endif()
+    if(name IN_LIST SC_LONG_TESTS)
+        set_tests_properties(${name} PROPERTIES COST 1000)
     endif()
 endfunction()
 

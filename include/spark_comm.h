@@ -815,12 +815,14 @@ SPARK_COMM_API bool spark_comm_is_healthy(const spark_comm *comm);
  *
  * A process that was only stopped, and was replaced meanwhile, is REFUSED for good: "rank 2 was
  * replaced". When somebody is missing at the first caller's limit, all get the same OPEN_TIMEOUT, which
- * names the missing ranks; call again. spark_comm_last_error(comm, ...) keeps the first cause until an
+ * names the missing ranks; call again. spark_comm_abort of any rank ends the attempt, on that rank within
+ * 100 ms and on those that have come with "rank 1 aborted". spark_comm_last_error(comm, ...) keeps the first cause until an
  * attempt succeeds; spark_comm_last_error(NULL, ...) has the sentence of this thread's attempt.
  *
  * Units: none.
  * Ownership: registered buffers stay registered, with the same handles. Symmetric memory keeps
- *   address and content and is plain memory until it is freed and allocated again.
+ *   address and content and is plain memory until it is freed and allocated again. While the call runs no
+ *   other thread of this rank may store into it: its pages are exchanged, and such a store may be lost.
  * Blocking: at most rendezvous_timeout_ms until all have come, and then for the set-up as much of it as
  *   is left, but at least 5 s.
  * Threads: any; both lanes.
@@ -829,7 +831,7 @@ SPARK_COMM_API bool spark_comm_is_healthy(const spark_comm *comm);
  * After failure: the communicator is poisoned; it may be called again. After NOT_SUPPORTED and
  *   WRONG_STATE it is as before.
  * Statuses: OK, NOT_SUPPORTED (the backend cannot), WRONG_STATE (also inside a group), BUSY (a running
- *   call does not end), REFUSED, OPEN_TIMEOUT, PEER_LOST (another rank was lost meanwhile), ABORTED (by
+ *   call, or a thread in the log function or in the backend, does not end; the sentence names it), REFUSED, OPEN_TIMEOUT, PEER_LOST (another rank was lost meanwhile), ABORTED (by
  *   _abort or _close of another thread), SYSTEM, NO_MEMORY, and what the backend says when it begins
  *   the epoch.
  */

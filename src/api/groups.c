@@ -12,6 +12,7 @@
 #include "api/lane.h"
 #include "api/submit.h"
 #include "base/alloc.h"
+#include "base/deadline.h"
 #include "base/status.h"
 
 static bool group_is_mine(const struct spark_comm *comm) {
@@ -102,14 +103,32 @@ static spark_comm_status members_failed(const struct members *members, spark_com
         return sc_handle_failed(comm, &error);
     }
     if (!(status == SPARK_COMM_ABORTED && poisoned)) sc_world_fault(comm->world, &error);
-    return sc_handle_poisoned(comm, members->operation);
+    return sc_handle_poisoned(comm);
+}
+
+/* Every stream of the group: all of them capture, or none does. */
+static spark_comm_status check_streams(struct members *members) {
+    for (size_t i = 0; i < members->count; i++) {
+        size_t before = 0;
+        bool captured;
+        while (before < i && members->posts[before].stream != members->posts[i].stream)
+            before++;
+        if (before < i) continue;
+        spark_comm_status st = sc_submit_check_stream(members->comm, members->operation,
+                                                      members->posts[i].stream, &captured);
+        if (st != SPARK_COMM_OK) return st;
+        if (i == 0) members->captured = captured;
+        if (captured != members->captured)
+            return sc_handle_refuse(members->comm, SPARK_COMM_WRONG_STATE, members->operation, -1,
+                                    "one of its streams captures a graph, and another does not");
+    }
+    return SPARK_COMM_OK;
 }
 
 static spark_comm_status run_members(struct members *members) {
     struct spark_comm *comm = members->comm;
     int64_t deadline = 0;
-    spark_comm_status st = sc_submit_check_stream(comm, members->operation,
-                                                  members->posts[0].stream, &members->captured);
+    spark_comm_status st = check_streams(members);
     if (st != SPARK_COMM_OK) return st;
     st = sc_lane_turn(comm, SPARK_COMM_LANE_DATA, members->operation, members->timeout_ms,
                       &deadline);
@@ -247,7 +266,7 @@ static spark_comm_status post_in_group(struct spark_comm *comm, spark_comm_op *o
 }
 
 spark_comm_status sc_groups_post(struct spark_comm *comm, spark_comm_op *op, bool general) {
-    spark_comm_status st = sc_submit_check_poison(comm, op->kind);
+    spark_comm_status st = sc_submit_check_poison(comm);
     if (st != SPARK_COMM_OK) return st;
     if (comm->backend.point_to_point == NULL)
         return sc_handle_refuse(comm, SPARK_COMM_NOT_SUPPORTED, op->kind, -1,
@@ -275,16 +294,18 @@ static spark_comm_status start_group(struct spark_comm *comm) {
         return sc_handle_refuse(
             comm, SPARK_COMM_WRONG_STATE, SPARK_COMM_OP_GROUP, -1,
             "group_start: a group is open on this thread already, and groups do not nest");
-    if (!sc_lock_take(&comm->group.lock, sc_lane_deadline(comm, 0), comm->poison)) {
-        if (atomic_load_explicit(comm->poison, memory_order_acquire) != 0)
-            return sc_handle_poisoned(comm, SPARK_COMM_OP_GROUP);
-        return sc_handle_refuse(
-            comm, SPARK_COMM_BUSY, SPARK_COMM_OP_GROUP, -1,
-            "group_start: another thread's group stayed open until the deadline");
-    }
-    if (atomic_load_explicit(comm->poison, memory_order_acquire) != 0) {
-        sc_lock_give(&comm->group.lock);
-        return sc_handle_poisoned(comm, SPARK_COMM_OP_GROUP);
+    int64_t deadline = sc_lane_deadline(comm, 0);
+    for (;;) {
+        bool is_held = sc_lock_take(&comm->group.lock, deadline, comm->poison);
+        bool is_poisoned = atomic_load_explicit(comm->poison, memory_order_acquire) != 0;
+        if (is_held && !is_poisoned) break;
+        if (is_held) sc_lock_give(&comm->group.lock);
+        spark_comm_status st = is_poisoned ? sc_handle_poisoned(comm) : SPARK_COMM_OK;
+        if (st != SPARK_COMM_OK) return st;
+        if (sc_deadline_passed(deadline))
+            return sc_handle_refuse(
+                comm, SPARK_COMM_BUSY, SPARK_COMM_OP_GROUP, -1,
+                "group_start: another thread's group stayed open until the deadline");
     }
     comm->group.count = 0;
     comm->group.epoch = atomic_load_explicit(&comm->epoch, memory_order_relaxed);
@@ -315,10 +336,12 @@ static int shortest_limit(const struct spark_comm *comm, const struct sc_group *
 /* What is left to do once the group is known to be closed whatever happens. */
 static spark_comm_status end_group(struct spark_comm *comm) {
     struct sc_group *group = &comm->group;
+    spark_comm_status st = SPARK_COMM_OK;
     if (atomic_load_explicit(comm->poison, memory_order_acquire) != 0)
-        return sc_handle_poisoned(comm, SPARK_COMM_OP_GROUP);
+        st = sc_handle_poisoned(comm);
+    if (st != SPARK_COMM_OK) return st;
     if (group->refused.status != SPARK_COMM_OK) return sc_handle_failed(comm, &group->refused);
-    spark_comm_status st = check_self(comm, group->posts, group->count);
+    st = check_self(comm, group->posts, group->count);
     if (st != SPARK_COMM_OK || group->count == 0) return st;
     struct members members = {
         comm, group->posts, group->count, shortest_limit(comm, group), SPARK_COMM_OP_GROUP, false};

@@ -117,14 +117,11 @@ spark_comm_status sc_handle_refuse(struct spark_comm *comm, spark_comm_status st
     return sc_handle_failed(comm, &error);
 }
 
-spark_comm_status sc_handle_poisoned(struct spark_comm *comm, int operation) {
+spark_comm_status sc_handle_poisoned(struct spark_comm *comm) {
     struct sc_error cause;
     sc_error_clear(&cause);
-    if (sc_world_cause(comm->world, &cause) != SPARK_COMM_OK) {
-        /* Poisoned and healed in between: a reconnect of another thread. The call did not run. */
-        return sc_handle_refuse(comm, SPARK_COMM_ABORTED, operation, -1,
-                                "ended by a reconnect of this communicator");
-    }
+    /* Healed in between, by a reconnect of another thread: the call goes on in the new epoch. */
+    if (sc_world_cause(comm->world, &cause) != SPARK_COMM_OK) return SPARK_COMM_OK;
     return sc_handle_failed(comm, &cause);
 }
 

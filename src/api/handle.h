@@ -116,8 +116,9 @@ spark_comm_status sc_handle_failed(struct spark_comm *comm, const struct sc_erro
 spark_comm_status sc_handle_refuse(struct spark_comm *comm, spark_comm_status status, int operation,
                                    int peer, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
-/* The first cause of the poison, remembered; its status. */
-spark_comm_status sc_handle_poisoned(struct spark_comm *comm, int operation);
+/* The first cause of the poison, remembered; its status. OK: another thread's reconnect has made all well,
+ * which cannot be while a lane is held. */
+spark_comm_status sc_handle_poisoned(struct spark_comm *comm);
 /* What last_error shows while good, or the cause. */
 void sc_handle_last_error(struct spark_comm *comm, struct sc_error *error);
 

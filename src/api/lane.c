@@ -16,9 +16,8 @@ int64_t sc_lane_deadline(const struct spark_comm *comm, int timeout_ms) {
     return limit == SPARK_COMM_FOREVER ? SC_DEADLINE_NEVER : sc_deadline_after(limit);
 }
 
-static spark_comm_status no_turn(struct spark_comm *comm, int lane, int operation, bool poisoned) {
+static spark_comm_status no_turn(struct spark_comm *comm, int lane, int operation) {
     int holder = (int)atomic_load_explicit(&comm->lanes[lane].lock.holder, memory_order_relaxed);
-    if (poisoned) return sc_handle_poisoned(comm, operation);
     return sc_handle_refuse(
         comm, SPARK_COMM_BUSY, operation, -1,
         "another thread's %s held the %s lane until the deadline; this call took no number",
@@ -38,8 +37,9 @@ spark_comm_status sc_lane_look_around(struct spark_comm *comm, int lane, int ope
     /* Acquire: partner of the release with which the world stores the cause before the word. */
     if (!even_if_poisoned &&
         __builtin_expect(atomic_load_explicit(comm->poison, memory_order_acquire) != 0, 0)) {
+        spark_comm_status st = sc_handle_poisoned(comm);
         sc_lock_give(&own->lock);
-        return sc_handle_poisoned(comm, operation);
+        return st;
     }
     return SPARK_COMM_OK;
 }
@@ -47,13 +47,18 @@ spark_comm_status sc_lane_look_around(struct spark_comm *comm, int lane, int ope
 spark_comm_status sc_lane_enter(struct spark_comm *comm, int lane, int operation, int64_t deadline,
                                 bool even_if_poisoned) {
     const _Atomic uint32_t *give_up = even_if_poisoned ? NULL : comm->poison;
-    spark_comm_status st;
+    spark_comm_status st = SPARK_COMM_OK;
+    bool has_turn = false;
     if (!sc_handle_hold(comm)) return SPARK_COMM_ABORTED; /* closed since the call began */
-    if (sc_lock_take(&comm->lanes[lane].lock, deadline, give_up))
-        st = sc_lane_look_around(comm, lane, operation, even_if_poisoned);
-    else
-        st = no_turn(comm, lane, operation,
-                     give_up != NULL && atomic_load_explicit(give_up, memory_order_acquire) != 0);
+    while (st == SPARK_COMM_OK && !has_turn) {
+        has_turn = sc_lock_take(&comm->lanes[lane].lock, deadline, give_up);
+        if (has_turn)
+            st = sc_lane_look_around(comm, lane, operation, even_if_poisoned);
+        else if (give_up != NULL && atomic_load_explicit(give_up, memory_order_acquire) != 0)
+            st = sc_handle_poisoned(comm); /* OK: tries again */
+        else
+            st = sc_deadline_passed(deadline) ? no_turn(comm, lane, operation) : SPARK_COMM_OK;
+    }
     sc_handle_let_go(comm);
     return st;
 }
@@ -162,7 +167,7 @@ static spark_comm_status end_failed(struct sc_lane_call *call, spark_comm_status
         return sc_handle_failed(comm, error);
     }
     if (!(status == SPARK_COMM_ABORTED && poisoned)) sc_world_fault(comm->world, error);
-    return sc_handle_poisoned(comm, call->operation);
+    return sc_handle_poisoned(comm);
 }
 
 spark_comm_status sc_lane_end_slow(struct sc_lane_call *call, spark_comm_status status,

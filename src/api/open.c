@@ -117,7 +117,7 @@ spark_comm_status sc_open_vote(struct spark_comm *comm, spark_comm_status status
     /* A rank that never votes is one that did not come in time. */
     if (st == SPARK_COMM_OP_TIMEOUT) st = SPARK_COMM_OPEN_TIMEOUT;
     /* A fault that came in between is the cause of whatever this vote met. */
-    if (st != SPARK_COMM_OK && sc_world_cause(comm->world, error) == SPARK_COMM_OK)
+    if (st != SPARK_COMM_OK && sc_world_setup_cause(comm->world, error) == SPARK_COMM_OK)
         st = (spark_comm_status)error->status;
     if (st != SPARK_COMM_OK) goto out;
     st = count_votes(all, comm->world_size, error);

@@ -38,22 +38,18 @@ static void start_anew(struct spark_comm *comm) {
 }
 
 static spark_comm_status renew_alone(struct spark_comm *comm, struct sc_error *error) {
-    sc_world_renew(comm->world);
+    spark_comm_status st = sc_world_renew(comm->world, error);
+    if (st != SPARK_COMM_OK) return st;
     sc_open_attach(comm);
-    spark_comm_status st = reopen_backend(comm, error);
-    if (st != SPARK_COMM_OK) {
-        struct sc_error fault = *error;
-        sc_world_fault(comm->world, &fault);
-    }
-    return st;
+    return sc_world_agree(comm->world, reopen_backend(comm, error), error);
 }
 
 static spark_comm_status renew(struct spark_comm *comm, struct sc_error *error) {
     /* The backend's doorbells go with the old epoch. */
     sc_world_on_poison(comm->world, NULL, NULL);
     spark_comm_status st = sc_world_reconnect(comm->world, error);
+    sc_open_attach(comm); /* whatever became of it, the old epoch's status lines are gone */
     if (st != SPARK_COMM_OK) return st;
-    sc_open_attach(comm);
     comm->host.votes = 0;
     comm->host.explained = false;
     /* As in open: the first vote is on whether there is a backend at all. */
@@ -64,15 +60,24 @@ static spark_comm_status renew(struct spark_comm *comm, struct sc_error *error) 
     return st;
 }
 
+/* A call that runs in the old epoch has been ended, and an abort ends the wait for it. */
+static spark_comm_status take_lane(struct spark_comm *comm, int lane, int64_t deadline,
+                                   struct sc_error *error) {
+    bool is_held = sc_lock_take(&comm->lanes[lane].lock, deadline, sc_world_given_up(comm->world));
+    if (is_held && sc_lane_look_around(comm, lane, SPARK_COMM_OP_RECONNECT, true) == SPARK_COMM_OK)
+        return SPARK_COMM_OK;
+    if (sc_world_gives_up(comm->world, error)) return SPARK_COMM_ABORTED;
+    return sc_error_set(error, is_held ? SPARK_COMM_ABORTED : SPARK_COMM_BUSY, -1, 0,
+                        "a call on the %s lane does not end",
+                        lane == SPARK_COMM_LANE_COMMAND ? "command" : "data");
+}
+
 static spark_comm_status run_attempt(struct spark_comm *comm, struct sc_error *error) {
-    int kind = SPARK_COMM_OP_RECONNECT;
     int64_t deadline = sc_deadline_after(comm->settings.rendezvous_timeout_ms);
-    spark_comm_status st;
-    if (comm->world_size > 1) sc_world_ask(comm->world); /* R1: ends all running calls */
-    st = sc_lane_enter(comm, SPARK_COMM_LANE_COMMAND, kind, deadline, true);
-    if (st != SPARK_COMM_OK)
-        return sc_error_set(error, st, -1, 0, "a call on the command lane does not end");
-    st = sc_lane_enter(comm, SPARK_COMM_LANE_DATA, kind, deadline, true);
+    sc_world_ask(comm->world); /* R1: ends all running calls */
+    spark_comm_status st = take_lane(comm, SPARK_COMM_LANE_COMMAND, deadline, error);
+    if (st != SPARK_COMM_OK) return st;
+    st = take_lane(comm, SPARK_COMM_LANE_DATA, deadline, error);
     if (st == SPARK_COMM_OK) {
         st = comm->world_size == 1 ? renew_alone(comm, error) : renew(comm, error);
         if (st == SPARK_COMM_OK) {
@@ -80,10 +85,10 @@ static spark_comm_status run_attempt(struct spark_comm *comm, struct sc_error *e
             sc_world_on_poison(comm->world, sc_open_interrupt, comm);
         }
         sc_lane_leave(comm, SPARK_COMM_LANE_DATA);
-    } else {
-        sc_error_set(error, st, -1, 0, "a call on the data lane does not end");
     }
     sc_lane_leave(comm, SPARK_COMM_LANE_COMMAND);
+    /* Too late to end the attempt, it has poisoned the new epoch. */
+    if (st == SPARK_COMM_OK && sc_world_gives_up(comm->world, error)) st = SPARK_COMM_ABORTED;
     return st;
 }
 

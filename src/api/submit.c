@@ -17,9 +17,9 @@
 #include "base/dtype.h"
 #include "base/status.h"
 
-spark_comm_status sc_submit_tell_poison(struct spark_comm *comm, int operation) {
+spark_comm_status sc_submit_tell_poison(struct spark_comm *comm) {
     if (!sc_handle_hold(comm)) return SPARK_COMM_ABORTED; /* closed since the call began */
-    spark_comm_status st = sc_handle_poisoned(comm, operation);
+    spark_comm_status st = sc_handle_poisoned(comm);
     sc_handle_let_go(comm);
     return st;
 }
@@ -97,19 +97,40 @@ static spark_comm_status check_memory(struct spark_comm *comm, const spark_comm_
     return SPARK_COMM_OK;
 }
 
+/* Between these two the backend may be asked something without a lane: neither close nor another thread's
+ * reconnect takes its state away. */
+static spark_comm_status enter_backend(struct spark_comm *comm) {
+    for (;;) {
+        if (!sc_handle_hold(comm)) return SPARK_COMM_ABORTED; /* closed since the call began */
+        sc_world_pin(comm->world, SC_PIN_BACKEND);
+        /* Either this finds the gate shut, or the reconnect that shut it finds this thread inside. */
+        if (atomic_load_explicit(comm->poison, memory_order_seq_cst) == 0) return SPARK_COMM_OK;
+        sc_world_unpin(comm->world, SC_PIN_BACKEND);
+        spark_comm_status st = sc_handle_poisoned(comm);
+        sc_handle_let_go(comm);
+        if (st != SPARK_COMM_OK) return st;
+    }
+}
+
+static void leave_backend(struct spark_comm *comm) {
+    sc_world_unpin(comm->world, SC_PIN_BACKEND);
+    sc_handle_let_go(comm);
+}
+
 static spark_comm_status check_device_pointer(struct spark_comm *comm, const spark_comm_op *op) {
     struct sc_error error;
     uint64_t pointers[2] = {op->send, op->recv};
-    for (int i = 0; i < 2; i++) {
+    spark_comm_status st = enter_backend(comm);
+    if (st != SPARK_COMM_OK) return st;
+    for (int i = 0; i < 2 && st == SPARK_COMM_OK; i++) {
         if (pointers[i] == 0 || op->bytes == 0 || (i == 1 && pointers[1] == pointers[0])) continue;
-        spark_comm_status st =
-            comm->backend.check_pointer(comm->backend_state, pointers[i], op->bytes);
-        if (st == SPARK_COMM_OK) continue;
-        sc_error_clear(&error);
-        sc_host_take_explanation(&comm->host, st, &error);
-        return sc_handle_refuse(comm, st, op->kind, -1, "%.400s", error.message);
+        st = comm->backend.check_pointer(comm->backend_state, pointers[i], op->bytes);
     }
-    return SPARK_COMM_OK;
+    sc_error_clear(&error);
+    if (st != SPARK_COMM_OK) sc_host_take_explanation(&comm->host, st, &error);
+    leave_backend(comm);
+    if (st == SPARK_COMM_OK) return st;
+    return sc_handle_refuse(comm, st, op->kind, -1, "%.400s", error.message);
 }
 
 /* What may become part of a graph: all that returns when it is enqueued. */
@@ -124,12 +145,14 @@ spark_comm_status sc_submit_check_stream(struct spark_comm *comm, int operation,
     struct sc_error error;
     *captured = false;
     if (comm->backend.stream_state == NULL) return SPARK_COMM_OK;
-    spark_comm_status st = comm->backend.stream_state(comm->backend_state, stream, captured);
-    if (st != SPARK_COMM_OK) {
-        sc_error_clear(&error);
-        sc_host_take_explanation(&comm->host, st, &error);
+    spark_comm_status st = enter_backend(comm);
+    if (st != SPARK_COMM_OK) return st;
+    st = comm->backend.stream_state(comm->backend_state, stream, captured);
+    sc_error_clear(&error);
+    if (st != SPARK_COMM_OK) sc_host_take_explanation(&comm->host, st, &error);
+    leave_backend(comm);
+    if (st != SPARK_COMM_OK)
         return sc_handle_refuse(comm, st, operation, -1, "stream: %.400s", error.message);
-    }
     if (!*captured || can_be_captured(operation)) return st;
     return sc_handle_refuse(comm, SPARK_COMM_WRONG_STATE, operation, -1,
                             "the stream captures a graph, and this call waits on the host");

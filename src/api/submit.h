@@ -14,14 +14,14 @@ const char *sc_submit_name_peer(int kind, bool general);
 spark_comm_status sc_submit_check_stream(struct spark_comm *comm, int operation, uint64_t stream,
                                          bool *captured);
 /* The slow ends of the checks below. */
-spark_comm_status sc_submit_tell_poison(struct spark_comm *comm, int operation);
+spark_comm_status sc_submit_tell_poison(struct spark_comm *comm);
 spark_comm_status sc_submit_tell_group(struct spark_comm *comm, int operation);
 
 /* The first cause on a poisoned communicator, before any argument is looked at. */
-static inline spark_comm_status sc_submit_check_poison(struct spark_comm *comm, int operation) {
+static inline spark_comm_status sc_submit_check_poison(struct spark_comm *comm) {
     if (__builtin_expect(atomic_load_explicit(comm->poison, memory_order_acquire) == 0, 1))
         return SPARK_COMM_OK;
-    return sc_submit_tell_poison(comm, operation);
+    return sc_submit_tell_poison(comm);
 }
 
 /* WRONG_STATE when this thread has a group open: only send_to and recv_from may be called then. */
@@ -34,7 +34,7 @@ static inline spark_comm_status sc_submit_check_group(struct spark_comm *comm, i
 
 /* Both. */
 static inline spark_comm_status sc_submit_check_start(struct spark_comm *comm, int operation) {
-    spark_comm_status st = sc_submit_check_poison(comm, operation);
+    spark_comm_status st = sc_submit_check_poison(comm);
     return st == SPARK_COMM_OK ? sc_submit_check_group(comm, operation) : st;
 }
 

@@ -8,6 +8,7 @@
 #define SC_OS_SOCKET_H
 
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 
 #include "base/error.h"
@@ -20,8 +21,13 @@ struct sc_socket_address {
 
 /* Every address that `host` resolves to (both families, order of the resolver), with `port`. At
  * most `capacity`; *count says how many. UNAVAILABLE with the resolver's text when there is
- * none. Brackets around an IPv6 literal are accepted. */
+ * none. Brackets around an IPv6 literal are accepted. A name takes as long as the name service
+ * does. */
 spark_comm_status sc_socket_resolve(const char *host, int port, struct sc_socket_address *out,
+                                    size_t capacity, size_t *count, struct sc_error *error);
+/* The same, by a deadline: OPEN_TIMEOUT, also (within 50 ms) once *give_up is not 0. */
+spark_comm_status sc_socket_look_up(const char *host, int port, int64_t deadline,
+                                    const _Atomic uint32_t *give_up, struct sc_socket_address *out,
                                     size_t capacity, size_t *count, struct sc_error *error);
 /* "127.0.0.1:29500", "[::1]:29500". Returns text. */
 #define SC_SOCKET_TEXT_BYTES 80

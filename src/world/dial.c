@@ -4,7 +4,8 @@
  * minutes later. A listener that does not prove the job's token, or says "not now", is tried again;
  * one that refuses for good ends it. After the hello the rank waits for the table of members and
  * WELCOME; should the hub go away or be silent before, dialling goes on. When its own time is over it
- * says so (GIVE_UP) and is told who is missing. Steps R2, R3, R7, R11 and R12 of
+ * says so (GIVE_UP) and is told who is missing; when it cannot go on with a reconnect, or is aborted, it
+ * tells the hub why (FAULT), and the hub all others. Steps R2, R3, R7, R11 and R12 of
  * docs/models/README.md. The caller's thread only; all waits have deadlines.
  */
 #include <errno.h>
@@ -22,6 +23,9 @@
 #define REMOTE_PAUSE_NS INT64_C(100000000) /* longest, otherwise, and after "not now" */
 #define EXCUSE_MS 5000 /* for the hub's answer to GIVE_UP, where liveness has no limit */
 #define LOOK_NS INT64_C(50000000) /* how often an attempt looks whether its caller gives up */
+/* To tell a hub that is not reached yet why this rank cannot go on; after an abort. */
+#define LAST_WORDS_MS 1000
+#define ABORTED_WORDS_MS 20
 
 /* What became of one try. */
 enum outcome { JOINED, AGAIN, NOT_NOW, FINAL };
@@ -30,6 +34,7 @@ struct target {
     struct sc_socket_address address;
     char text[80];
     struct sc_error last; /* why the last try failed; a refusal outlasts lost connections */
+    bool was_told; /* of this rank's abort, behind a hello that was not answered yet */
 };
 
 struct dialling {
@@ -150,35 +155,46 @@ static enum outcome introduce(struct sc_world *world, int fd, int64_t deadline,
     return header.number == SC_WIRE_REFUSED ? FINAL : NOT_NOW;
 }
 
-/* Connects and shakes hands; on success the connection is the link to the hub. */
-static enum outcome meet(struct sc_world *world, const struct target *target, int64_t limit,
-                         struct sc_error *error) {
+/* Connects and shakes hands; *fd is -1 unless it has JOINED. */
+static enum outcome shake_hands(struct sc_world *world, struct target *target, int64_t limit,
+                                int *fd, struct sc_error *error) {
     uint8_t nonces[2 * SC_WIRE_NONCE_BYTES];
-    enum outcome outcome = AGAIN;
-    int fd = -1;
+    struct sc_error own;
 
-    if (sc_socket_connect(&target->address, limit, world->monitor.wake_fd, &fd, error) !=
+    if (sc_socket_connect(&target->address, limit, world->monitor.wake_fd, fd, error) !=
         SPARK_COMM_OK) {
         bool is_own_fault = error->native_code == EMFILE || error->native_code == ENFILE ||
                             error->status == SPARK_COMM_NO_MEMORY;
-        outcome = is_own_fault ? FINAL : AGAIN;
-        goto out;
+        return is_own_fault ? FINAL : AGAIN;
     }
-    sc_socket_tune(fd, 0);
-    outcome = challenge(world, fd, limit, nonces, error);
-    if (outcome == JOINED) outcome = introduce(world, fd, limit, nonces, error);
-    if (outcome != JOINED) goto out;
+    sc_socket_tune(*fd, 0);
+    enum outcome outcome = challenge(world, *fd, limit, nonces, error);
+    if (outcome == JOINED) {
+        outcome = introduce(world, *fd, limit, nonces, error);
+        /* The hub may be about to let it in. */
+        target->was_told = outcome == AGAIN && sc_world_gives_up(world, &own);
+        if (target->was_told) sc_verdict_say(world, *fd, SC_WIRE_FAULT, &own);
+    }
+    if (outcome == JOINED) return outcome;
+    close(*fd);
+    *fd = -1;
+    return outcome;
+}
+
+/* On success the connection is the link to the hub. */
+static enum outcome meet(struct sc_world *world, struct target *target, int64_t limit,
+                         struct sc_error *error) {
+    struct sc_peer *hub = &world->epoch->peers[SC_HUB];
+    int fd = -1;
+
+    /* First: once it is let in, a rank that goes away is missed. */
+    if (sc_link_reserve(&hub->link, error) != SPARK_COMM_OK) return FINAL;
+    enum outcome outcome = shake_hands(world, target, limit, &fd, error);
+    if (outcome != JOINED) return outcome;
     snprintf(world->head, sizeof world->head, "%s", target->text);
-    if (sc_link_open(&world->epoch->peers[SC_HUB].link, fd, error) != SPARK_COMM_OK)
-        outcome = FINAL;
-    else
-        atomic_store_explicit(&world->epoch->peers[SC_HUB].state, SC_PEER_PRESENT,
-                              memory_order_release);
-    atomic_store_explicit(&world->epoch->peers[SC_HUB].heard, sc_deadline_now(),
-                          memory_order_relaxed);
-    fd = -1;
-out:
-    if (fd >= 0) close(fd);
+    sc_link_open(&hub->link, fd, NULL); /* has its memory */
+    atomic_store_explicit(&hub->state, SC_PEER_PRESENT, memory_order_release);
+    atomic_store_explicit(&hub->heard, sc_deadline_now(), memory_order_relaxed);
     return outcome;
 }
 
@@ -294,7 +310,8 @@ static enum outcome await_welcome(struct sc_world *world, int64_t deadline,
 static spark_comm_status find_targets(struct dialling *dialling, struct sc_error *error) {
     const struct sc_settings *settings = dialling->world->settings;
     struct sc_socket_address addresses[MAX_ADDRESSES];
-    spark_comm_status st = sc_socket_resolve(settings->master_addr, settings->master_port,
+    spark_comm_status st = sc_socket_look_up(settings->master_addr, settings->master_port,
+                                             dialling->deadline, &dialling->world->given_up,
                                              addresses, MAX_ADDRESSES, &dialling->count, error);
 
     for (size_t i = 0; i < dialling->count; i++) {
@@ -327,11 +344,10 @@ static spark_comm_status never_reached(const struct dialling *dialling, struct s
 /* Ends early when this rank gives up; what had woken the monitor before is of no interest. */
 static void pause_until(struct sc_world *world, int64_t until) {
     struct pollfd wake = {.fd = world->monitor.wake_fd, .events = POLLIN};
-    uint64_t pokes;
 
     while (!sc_deadline_passed(until) && poll(&wake, 1, sc_deadline_poll_ms(until)) <= 0) {
     }
-    (void)!read(wake.fd, &pokes, sizeof pokes);
+    sc_monitor_drain(world);
 }
 
 /* One try of each address. */
@@ -345,7 +361,8 @@ static enum outcome try_all(struct dialling *dialling, struct sc_error *error) {
         if (outcome == JOINED) {
             outcome = await_welcome(world, dialling->deadline, &target->last);
             if (outcome == FINAL) *error = target->last;
-            if (outcome != JOINED) sc_link_close(&world->epoch->peers[SC_HUB].link);
+            if (outcome != JOINED && outcome != FINAL)
+                sc_link_close(&world->epoch->peers[SC_HUB].link);
         }
         if (outcome == JOINED || outcome == FINAL) return outcome;
         if (outcome == NOT_NOW) result = NOT_NOW;
@@ -353,28 +370,83 @@ static enum outcome try_all(struct dialling *dialling, struct sc_error *error) {
     return result;
 }
 
-spark_comm_status sc_dial_join(struct sc_world *world, int64_t deadline, struct sc_error *error) {
-    struct dialling dialling = {.world = world, .deadline = deadline};
-    int64_t pause = FIRST_PAUSE_NS;
-    spark_comm_status st = find_targets(&dialling, error);
-
-    if (st != SPARK_COMM_OK) return st;
+static spark_comm_status dial_on(struct dialling *dialling, struct sc_error *error) {
+    struct sc_world *world = dialling->world;
+    int64_t pause = FIRST_PAUSE_NS, deadline = dialling->deadline;
     int64_t longest =
-        sc_socket_is_loopback(&dialling.targets[0].address) ? LOCAL_PAUSE_NS : REMOTE_PAUSE_NS;
-    world->monitor.phase = SC_PHASE_GATHERING;
-    pause_until(world, 0);
+        sc_socket_is_loopback(&dialling->targets[0].address) ? LOCAL_PAUSE_NS : REMOTE_PAUSE_NS;
+
     for (;;) {
         if (atomic_load_explicit(&world->poison, memory_order_acquire) != 0)
             return sc_verdict_end(world, error);
-        enum outcome outcome = try_all(&dialling, error);
-        if (outcome == JOINED) break;
+        enum outcome outcome = try_all(dialling, error);
+        if (outcome == JOINED) return SPARK_COMM_OK;
         if (outcome == FINAL) return (spark_comm_status)error->status;
-        if (sc_deadline_passed(deadline)) return never_reached(&dialling, error);
+        if (sc_deadline_passed(deadline)) return never_reached(dialling, error);
         if (outcome == NOT_NOW) pause = REMOTE_PAUSE_NS;
         pause_until(world, sc_deadline_min(deadline, sc_deadline_now() + pause));
         pause = pause * 2 < longest ? pause * 2 : longest;
     }
-    sc_log_write(world->log, SPARK_COMM_LOG_INFO, "rank %d of %d joined at %s", world->rank,
-                 world->size, world->head);
-    return SPARK_COMM_OK;
+}
+
+/* ---- Why this rank cannot go on (R11) ---- */
+
+/* In a reconnect, and not because the hub has said so. */
+static bool is_own_reason(const struct sc_world *world, spark_comm_status st) {
+    bool is_told = atomic_load_explicit(&world->poison, memory_order_acquire) != 0;
+
+    if (world->entered == 0) return false;
+    if (atomic_load_explicit(&world->given_up, memory_order_acquire) != 0)
+        return st == SPARK_COMM_ABORTED;
+    return !is_told && (st == SPARK_COMM_NO_MEMORY || st == SPARK_COMM_SYSTEM);
+}
+
+/* Takes no memory. A hub that is not gathering yet finds this rank missing. */
+static void say_last_words(struct dialling *dialling, const struct sc_error *reason) {
+    struct sc_world *world = dialling->world;
+    int64_t limit =
+        sc_deadline_after(reason->status == SPARK_COMM_ABORTED ? ABORTED_WORDS_MS : LAST_WORDS_MS);
+    struct sc_error unwanted;
+    bool is_said = false;
+    int fd = -1;
+
+    sc_error_clear(&unwanted);
+    sc_monitor_drain(world);
+    for (size_t i = 0; i < dialling->count && !is_said; i++) {
+        is_said = shake_hands(world, &dialling->targets[i], limit, &fd, &unwanted) == JOINED;
+        if (is_said) sc_verdict_say(world, fd, SC_WIRE_FAULT, reason);
+    }
+    if (fd >= 0) close(fd);
+}
+
+static void explain(struct dialling *dialling, struct sc_error *error) {
+    struct sc_world *world = dialling->world;
+    struct sc_error reason = *error;
+
+    if (reason.status != SPARK_COMM_ABORTED)
+        sc_error_set(error, (spark_comm_status)reason.status, world->rank, reason.native_code,
+                     "rank %d cannot reconnect: %.400s", world->rank, reason.message);
+    bool was_told = false;
+    for (size_t i = 0; i < dialling->count; i++)
+        was_told |= dialling->targets[i].was_told;
+    if (sc_link_is_open(&world->epoch->peers[SC_HUB].link))
+        sc_verdict_tell(world, SC_HUB, error);
+    else if (!was_told)
+        say_last_words(dialling, error);
+}
+
+spark_comm_status sc_dial_join(struct sc_world *world, int64_t deadline, struct sc_error *error) {
+    struct dialling dialling = {.world = world, .deadline = deadline};
+    spark_comm_status st;
+
+    world->monitor.phase = SC_PHASE_GATHERING;
+    pause_until(world, 0);
+    st = find_targets(&dialling, error);
+    if (st == SPARK_COMM_OK) st = dial_on(&dialling, error);
+    if (st == SPARK_COMM_OK)
+        sc_log_write(world->log, SPARK_COMM_LOG_INFO, "rank %d of %d joined at %s", world->rank,
+                     world->size, world->head);
+    else if (is_own_reason(world, st))
+        explain(&dialling, error);
+    return st;
 }

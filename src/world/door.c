@@ -38,7 +38,8 @@ spark_comm_status sc_door_prepare(struct sc_world *world, struct sc_error *error
 
     door->caller_capacity = SC_DOOR_CALLERS + (sc_is_hub(world) ? world->size : 0);
     door->callers = sc_alloc_array((size_t)door->caller_capacity, sizeof *door->callers);
-    if (door->callers == NULL)
+    door->pool = sc_alloc_array((size_t)door->caller_capacity, sizeof *door->pool);
+    if (door->callers == NULL || door->pool == NULL)
         return sc_error_set(error, SPARK_COMM_NO_MEMORY, -1, 0, "no memory for %d connections",
                             door->caller_capacity);
     return SPARK_COMM_OK;
@@ -49,7 +50,7 @@ static void drop(struct sc_door *door, int index) {
 
     if (caller == NULL) return;
     if (caller->fd >= 0) close(caller->fd);
-    sc_free(caller);
+    caller->is_used = false;
     door->callers[index] = NULL;
 }
 
@@ -83,7 +84,9 @@ void sc_door_close(struct sc_door *door) {
     sc_door_shut(door);
     sc_door_shut_unix(door);
     sc_free(door->callers);
+    sc_free(door->pool);
     door->callers = NULL;
+    door->pool = NULL;
 }
 
 void sc_door_set_port(struct sc_socket_address *address, int port) {
@@ -364,12 +367,11 @@ void sc_door_add(struct sc_world *world, int fd, bool is_unix,
         drop_stranger(world, 0, "too many others are waiting, and it is the oldest");
         close_up(door);
     }
-    struct sc_caller *caller = sc_alloc_zero(sizeof *caller);
-    if (caller == NULL) {
-        sc_error_set(&door->failure, SPARK_COMM_NO_MEMORY, -1, 0, "no memory for a connection");
-        close(fd);
-        return;
-    }
+    struct sc_caller *caller = door->pool;
+    while (caller->is_used)
+        caller++;
+    memset(caller, 0, sizeof *caller);
+    caller->is_used = true;
     caller->fd = fd;
     caller->is_unix = is_unix;
     caller->is_local = is_unix || is_local(fd, from);

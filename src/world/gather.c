@@ -65,13 +65,14 @@ static spark_comm_status file_part(struct sc_world *world, const struct sc_wire_
                             describe(&gather->first, one, sizeof one),
                             describe(part, other, sizeof other));
     if (total > gather->table_capacity) {
-        sc_free(gather->table);
-        gather->table = sc_alloc(total);
-        gather->table_capacity = gather->table != NULL ? total : 0;
-        if (gather->table == NULL)
+        uint8_t *grown = sc_alloc(total); /* the old one stays for the votes of the next epoch */
+        if (grown == NULL)
             return sc_error_set(error, SPARK_COMM_ABORTED, SC_HUB, 0,
                                 "rank 0 has no memory for the %zu bytes of %s", total,
                                 describe(part, one, sizeof one));
+        sc_free(gather->table);
+        gather->table = grown;
+        gather->table_capacity = total;
     }
     if (count == 0) gather->first = *part;
     if (part->bytes > 0)

@@ -155,15 +155,15 @@ void sc_goodbye_take(struct sc_world *world, int rank, const struct sc_wire_head
         lines.completed[lane] = lines.submitted[lane] =
             floor_of(&lines, lane, header->flavour == CUT_OFF);
     mark_left(world, leaver, &lines);
-    if (leaver == rank) sc_link_send(world, &epoch->peers[rank].link, &reply, NULL, SC_LINK_NOW);
-    if (!sc_is_head(world)) return;
-    for (int other = 0; other < world->size; other++) {
+    /* Passed on first: whoever has the farewell relies on it. */
+    for (int other = 0; other < world->size && sc_is_head(world); other++) {
         if (other == leaver || other == world->rank ||
             sc_peer_state(epoch, other) != SC_PEER_PRESENT)
             continue;
         sc_verdict_repeat(world, other);
         sc_link_send(world, &epoch->peers[other].link, header, payload, SC_LINK_NOW);
     }
+    if (leaver == rank) sc_link_send(world, &epoch->peers[rank].link, &reply, NULL, SC_LINK_NOW);
 }
 
 void sc_goodbye_take_farewell(struct sc_world *world, int rank) {

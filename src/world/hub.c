@@ -29,6 +29,7 @@
 #define LEAST_SETUP_MS 5000 /* for the set-up, when the last rank came late */
 #define PROBE_MS 1000 /* for an answer at the own master address */
 #define PROBE_STEP_NS INT64_C(5000000)
+#define LATE_MS 1000 /* for those that come when the attempt has failed already */
 
 /* ---- Judging ---- */
 
@@ -43,8 +44,10 @@ static bool same_job(const struct sc_world *world, const struct sc_wire_hello *h
     if (hello->job != sc_auth_job(&world->auth))
         snprintf(text, size, "rank %d belongs to another job", hello->rank);
     else if (strcmp(hello->library, spark_comm_version()) != 0)
-        snprintf(text, size, "rank %d runs spark_comm %s and the head %s: use one version",
-                 hello->rank, hello->library, spark_comm_version());
+        snprintf(
+            text, size,
+            "rank %d runs spark_comm %s and the head %s (both speak protocol %u): use one version",
+            hello->rank, hello->library, spark_comm_version(), SC_WIRE_PROTOCOL);
     else if (hello->world_size != world->size)
         snprintf(text, size, "rank %d was started with world_size %d and the head with %d",
                  hello->rank, hello->world_size, world->size);
@@ -198,6 +201,15 @@ int sc_hub_judge(struct sc_world *world, const struct sc_wire_hello *hello, char
 
 /* ---- Places ---- */
 
+/* A reason of this rank's own, in words for all. */
+static void name_reason(const struct sc_world *world, struct sc_error *error) {
+    struct sc_error own = *error;
+
+    sc_error_set(error, (spark_comm_status)own.status, SC_HUB, own.native_code,
+                 "rank 0 cannot %s: %.400s", world->entered == 0 ? "open" : "reconnect",
+                 own.message);
+}
+
 static bool has_same_ids(const struct sc_wire_hello *hello) {
     struct sc_thread_host_id own;
 
@@ -211,7 +223,15 @@ void sc_hub_admit(struct sc_world *world, const struct sc_wire_hello *hello, int
     struct sc_world_member *member = &world->epoch->members[hello->rank];
 
     sc_socket_tune(fd, 0);
-    if (sc_link_open(&peer->link, fd, &world->door.failure) != SPARK_COMM_OK) return;
+    struct sc_error *failure = &world->door.failure;
+    if (world->refusal != NULL || sc_link_open(&peer->link, fd, failure) != SPARK_COMM_OK) {
+        struct sc_error reason = world->refusal != NULL ? *world->refusal : *failure;
+        if (world->refusal == NULL) name_reason(world, &reason);
+        sc_verdict_say(world, fd, SC_WIRE_FAIL, &reason);
+        close(fd);
+        atomic_store_explicit(&peer->state, SC_PEER_LEFT, memory_order_release);
+        return;
+    }
     member->rank = hello->rank;
     member->pid = hello->pid;
     memcpy(member->listener, hello->listener, sizeof member->listener);
@@ -230,6 +250,7 @@ void sc_hub_vacate(struct sc_world *world, int rank) {
     struct sc_peer *peer = &world->epoch->peers[rank];
 
     sc_link_close(&peer->link);
+    if (sc_peer_state(world->epoch, rank) == SC_PEER_LEFT) return; /* was told why */
     atomic_store_explicit(&peer->state, SC_PEER_ABSENT, memory_order_release);
     sc_log_write(world->log, SPARK_COMM_LOG_WARN, "rank %d: rank %d went away before all had come",
                  world->rank, rank);
@@ -245,6 +266,15 @@ static int count_absent(const struct sc_world *world) {
     for (int rank = SC_HUB + 1; rank < world->size; rank++)
         absent += is_absent(world, rank);
     return absent;
+}
+
+/* Neither have a place nor have been told that there is none. */
+static int count_untold(const struct sc_world *world) {
+    int untold = 0;
+
+    for (int rank = SC_HUB + 1; rank < world->size; rank++)
+        untold += sc_peer_state(world->epoch, rank) == SC_PEER_ABSENT;
+    return untold;
 }
 
 static const struct sc_refusal *find_refusal(const struct sc_door *door, int rank) {
@@ -315,7 +345,8 @@ void sc_hub_excuse(struct sc_world *world, int rank, int ms) {
 /* ---- Listening ---- */
 
 /* All addresses that can be listened on; a port in use on one of them is final. */
-static spark_comm_status listen_on_all(struct sc_world *world, struct sc_error *error) {
+static spark_comm_status listen_on_all(struct sc_world *world, int64_t deadline,
+                                       struct sc_error *error) {
     const struct sc_settings *settings = world->settings;
     struct sc_socket_address addresses[SC_DOOR_LISTENERS];
     struct sc_door *door = &world->door;
@@ -323,8 +354,8 @@ static spark_comm_status listen_on_all(struct sc_world *world, struct sc_error *
     size_t count = 0;
     spark_comm_status st;
 
-    st = sc_socket_resolve(settings->master_addr, settings->master_port, addresses,
-                           SC_DOOR_LISTENERS, &count, error);
+    st = sc_socket_look_up(settings->master_addr, settings->master_port, deadline, &world->given_up,
+                           addresses, SC_DOOR_LISTENERS, &count, error);
     if (st != SPARK_COMM_OK) return st;
     snprintf(world->head, sizeof world->head, "%s",
              sc_socket_address_text(&addresses[0], text, sizeof text));
@@ -360,6 +391,11 @@ static spark_comm_status listen_on_all(struct sc_world *world, struct sc_error *
 
 /* ---- R2: does this process still lead? ---- */
 
+/* The attempt has a reason to fail. */
+static bool is_over(const struct sc_world *world) {
+    return atomic_load_explicit(&world->poison, memory_order_acquire) != 0;
+}
+
 /* True: a process that is not this one answers as the head. */
 static bool another_answers(struct sc_world *world, const struct sc_socket_address *address) {
     struct sc_door *door = &world->door;
@@ -371,14 +407,20 @@ static bool another_answers(struct sc_world *world, const struct sc_socket_addre
     ssize_t got = -1;
     int fd = -1;
 
-    if (sc_socket_connect(address, until, -1, &fd, NULL) != SPARK_COMM_OK) return false;
+    spark_comm_status st;
+    do { /* ends early for an abort, and not for what the monitor was poked for before */
+        sc_monitor_drain(world);
+        st = sc_socket_connect(address, until, world->monitor.wake_fd, &fd, NULL);
+    } while (st == SPARK_COMM_ABORTED && !is_over(world));
+    if (st != SPARK_COMM_OK) return false;
     sc_auth_random(preamble.nonce, sizeof preamble.nonce);
     memcpy(door->probe_nonce, preamble.nonce, sizeof preamble.nonce);
     door->is_probing = true;
     door->met_itself = false;
     sc_wire_put_preamble(out, &preamble);
     if (sc_socket_send(fd, out, sizeof out, until, -1, NULL) != SPARK_COMM_OK) goto out;
-    while (!door->met_itself && got < (ssize_t)sizeof in && !sc_deadline_passed(until)) {
+    while (!door->met_itself && got < (ssize_t)sizeof in && !is_over(world) &&
+           !sc_deadline_passed(until)) {
         sc_error_clear(&error);
         sc_monitor_step(world, sc_deadline_min(until, sc_deadline_now() + PROBE_STEP_NS), &error);
         got = recv(fd, in, sizeof in, MSG_DONTWAIT | MSG_PEEK);
@@ -398,10 +440,11 @@ static spark_comm_status look_around(struct sc_world *world, struct sc_error *er
     struct sc_socket_address addresses[SC_DOOR_LISTENERS];
     size_t count = 0;
 
-    if (sc_socket_resolve(settings->master_addr, settings->master_port, addresses,
-                          SC_DOOR_LISTENERS, &count, NULL) != SPARK_COMM_OK)
+    if (sc_socket_look_up(settings->master_addr, settings->master_port, sc_deadline_after(PROBE_MS),
+                          &world->given_up, addresses, SC_DOOR_LISTENERS, &count,
+                          NULL) != SPARK_COMM_OK)
         return SPARK_COMM_OK; /* the workers know the old address, if any */
-    for (size_t i = 0; i < count && !world->is_replaced; i++)
+    for (size_t i = 0; i < count && !world->is_replaced && !is_over(world); i++)
         if (another_answers(world, &addresses[i])) find_itself_replaced(world);
     return world->is_replaced ? sc_verdict_end(world, error) : SPARK_COMM_OK;
 }
@@ -468,32 +511,52 @@ static spark_comm_status propose(struct sc_world *world, int64_t deadline, struc
     return st;
 }
 
+/* Those that have come wait for nothing any more, and those that still come, within a moment (but an abort
+ * waits for nobody), are told the same. */
+static void tell_why(struct sc_world *world, spark_comm_status st, struct sc_error *error) {
+    struct sc_error reason = *error, unwanted;
+    bool is_own = st != SPARK_COMM_OPEN_TIMEOUT && !is_over(world);
+    bool may_come = st != SPARK_COMM_OPEN_TIMEOUT && world->entered != 0;
+    int64_t until = may_come ? sc_deadline_after(LATE_MS) : 0;
+
+    if (is_own) name_reason(world, &reason);
+    for (int rank = SC_HUB + 1; rank < world->size; rank++)
+        if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT) {
+            sc_verdict_tell(world, rank, &reason);
+            atomic_store_explicit(&world->epoch->peers[rank].state, SC_PEER_LEFT,
+                                  memory_order_release);
+        }
+    if (world->entered == 0) return;
+    *error = reason; /* one reason for all */
+    world->refusal = error;
+    while (world->monitor.phase == SC_PHASE_GATHERING && count_untold(world) > 0 &&
+           !sc_deadline_passed(until) &&
+           atomic_load_explicit(&world->given_up, memory_order_acquire) == 0)
+        sc_monitor_step(world, sc_deadline_min(until, sc_deadline_now() + LOOK_NS), &unwanted);
+    world->refusal = NULL;
+}
+
 spark_comm_status sc_hub_gather(struct sc_world *world, int64_t deadline, struct sc_error *error) {
     world->monitor.phase = SC_PHASE_GATHERING;
     world->monitor.round_at = sc_deadline_now();
     world->door.refused = world->door.dropped = 0;
     memset(world->door.refusals, 0, sizeof world->door.refusals);
-    spark_comm_status st =
-        world->door.listener_count == 0 ? listen_on_all(world, error) : look_around(world, error);
+    spark_comm_status st = world->door.listener_count == 0 ? listen_on_all(world, deadline, error)
+                                                           : look_around(world, error);
 
-    while (st == SPARK_COMM_OK && count_absent(world) > 0) {
-        if (atomic_load_explicit(&world->poison, memory_order_acquire) != 0)
+    while (st == SPARK_COMM_OK && (count_absent(world) > 0 || is_over(world))) {
+        if (is_over(world)) {
+            sc_monitor_step(world, 0, error); /* those that wait at the door are told as well */
             st = sc_verdict_end(world, error); /* R4b, R11, or this rank gives up */
-        else if (sc_deadline_passed(deadline))
+        } else if (sc_deadline_passed(deadline)) {
             st = never_came(world, world->settings->rendezvous_timeout_ms, error);
-        else
+        } else {
             st = sc_monitor_step(world, sc_deadline_min(deadline, sc_deadline_now() + LOOK_NS),
                                  error);
+        }
     }
     if (st == SPARK_COMM_OK) st = propose(world, deadline, error);
     if (st == SPARK_COMM_OK || world->is_replaced) return st;
-    /* Those that came wait for nothing any more. */
-    struct sc_error reason = *error;
-    if (st != SPARK_COMM_OPEN_TIMEOUT)
-        sc_error_set(&reason, st, SC_HUB, error->native_code, "rank 0 cannot %s: %.400s",
-                     world->entered == 0 ? "open" : "reconnect", error->message);
-    for (int rank = SC_HUB + 1; rank < world->size; rank++)
-        if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT)
-            sc_verdict_tell(world, rank, &reason);
+    tell_why(world, st, error);
     return st;
 }

@@ -12,7 +12,7 @@
  * suspicion (SUSPECT), which poisons them and asks for their lines, waits a moment for the answers
  * (a rank that gives none is said to give none), and sends the sentence (VERDICT). A rank that has a
  * final sentence already answers with that, and it counts: so what a hub told a single rank before
- * it died is what all are told in the end.
+ * it died is what all are told in the end. So does a head that was slow: see LATE_NS.
  */
 #include <string.h>
 
@@ -23,7 +23,12 @@
 #define GRACE_NS (2 * NS_PER_MS) /* for a second loss */
 #define LOSS_ANSWER_NS (30 * NS_PER_MS) /* for the lines of the others, after a loss */
 #define ANSWER_NS (100 * NS_PER_MS) /* and otherwise */
-#define HEAD_PATIENCE_NS (700 * NS_PER_MS) /* for the head's sentence */
+#define HEAD_PATIENCE_NS (700 * NS_PER_MS) /* for the head's sentence, from its last word on */
+/* A head that has let the others wait so long asks again, and listens for a sentence that one of them has made
+ * meanwhile, before it makes its own. Together with what a record takes it is less than their patience. */
+#define LATE_NS (350 * NS_PER_MS)
+#define LATE_ANSWER_NS (250 * NS_PER_MS)
+#define UNREAD_NS (50 * NS_PER_MS) /* since poll: what has come meanwhile is read first */
 
 /* ---- The slots ---- */
 
@@ -135,12 +140,23 @@ static bool have_all_answered(const struct sc_world *world) {
     return true;
 }
 
-static void ask_all(struct sc_world *world) {
+static void ask_all(struct sc_world *world, int64_t since, int64_t now) {
+    struct sc_judge *judge = &world->epoch->judge;
+    bool is_late = now - (judge->asked_at != 0 ? judge->asked_at : since) > LATE_NS;
     struct sc_error cause;
 
-    if (world->epoch->judge.has_asked) return;
-    world->epoch->judge.has_asked = true;
+    if (judge->asked_at != 0 && !is_late) return;
+    judge->asked_at = now;
+    judge->is_late |= is_late;
     if (sc_verdict_peek(world, &cause)) sc_verdict_spread(world, SC_WIRE_SUSPECT, &cause, -1);
+}
+
+void sc_judge_hear(struct sc_world *world, int rank) {
+    struct sc_judge *judge = &world->epoch->judge;
+
+    if (rank == atomic_load_explicit(&world->epoch->hub, memory_order_relaxed) &&
+        atomic_load_explicit(&judge->since, memory_order_relaxed) != 0)
+        atomic_store_explicit(&judge->since, sc_deadline_now(), memory_order_release);
 }
 
 /* Do the ranks' lines say more than the cause does? */
@@ -152,13 +168,17 @@ static bool needs_lines(struct sc_world *world) {
             cause.status == SPARK_COMM_MISMATCH);
 }
 
-int64_t sc_judge_step(struct sc_world *world, int64_t now) {
+int64_t sc_judge_step(struct sc_world *world) {
     struct sc_judge *judge = &world->epoch->judge;
     int64_t since = atomic_load_explicit(&judge->since, memory_order_acquire);
     bool is_loss = atomic_load_explicit(&judge->is_loss, memory_order_relaxed);
 
     /* Before there is a suspicion the epoch may still be in its making: nothing of it is read. */
     if (since == 0 || sc_verdict_state(world) != SC_CAUSE_OWN) return SC_DEADLINE_NEVER;
+    int64_t now = sc_deadline_now();
+    judge->reads_first =
+        !world->epoch->one_host && !judge->reads_first && now - world->monitor.round_at > UNREAD_NS;
+    if (judge->reads_first) return now;
     int64_t due = since + (is_loss || world->epoch->one_host ? GRACE_NS : 0);
     if (!world->epoch->one_host && !sc_is_head(world)) {
         if (now < since + HEAD_PATIENCE_NS) return since + HEAD_PATIENCE_NS;
@@ -166,8 +186,10 @@ int64_t sc_judge_step(struct sc_world *world, int64_t now) {
         return now;
     }
     if (!world->epoch->one_host) {
-        ask_all(world);
-        if (needs_lines(world) && !have_all_answered(world))
+        ask_all(world, since, now);
+        if (judge->is_late)
+            due = judge->asked_at + LATE_ANSWER_NS;
+        else if (needs_lines(world) && !have_all_answered(world))
             due = since + (is_loss ? LOSS_ANSWER_NS : ANSWER_NS);
     }
     if (now < due) return due;

@@ -28,7 +28,9 @@ struct sc_judge {
     struct sc_view *views; /* by rank */
     _Atomic int64_t since; /* when the suspicion came; 0: none. Release */
     _Atomic bool is_loss; /* a second loss may follow at once. Relaxed, before `since` */
-    bool has_asked; /* monitor, between hosts: the others have been told of the suspicion */
+    int64_t asked_at; /* monitor, between hosts: when the others were told of the suspicion; 0: not yet */
+    bool reads_first; /* monitor: this round judges nothing; see UNREAD_NS */
+    bool is_late; /* monitor: this head has let them wait, and one of them may have judged in its place */
     int64_t tick_at; /* monitor: when own waits are looked at next */
     /* monitor: a mismatch that was seen at the last tick; believed at the second */
     uint64_t seen_begun;

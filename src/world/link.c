@@ -21,20 +21,20 @@
 #define FIRST_CAPACITY 4096u
 #define READS_AT_ONCE 16 /* then the other links have their turn */
 
+spark_comm_status sc_link_reserve(struct sc_link *link, struct sc_error *error) {
+    if (link->in == NULL) link->in = sc_alloc(FIRST_CAPACITY);
+    if (link->out == NULL) link->out = sc_alloc(FIRST_CAPACITY);
+    if (link->in != NULL && link->out != NULL) return SPARK_COMM_OK;
+    return sc_error_set(error, SPARK_COMM_NO_MEMORY, -1, 0, "no memory for a connection");
+}
+
 spark_comm_status sc_link_open(struct sc_link *link, int fd, struct sc_error *error) {
-    uint8_t *in = sc_alloc(FIRST_CAPACITY), *out = sc_alloc(FIRST_CAPACITY);
-    if (in == NULL || out == NULL) {
-        sc_free(in);
-        sc_free(out);
-        close(fd);
-        return sc_error_set(error, SPARK_COMM_NO_MEMORY, -1, 0, "no memory for a connection");
-    }
-    link->in = in;
+    spark_comm_status st = sc_link_reserve(link, error);
+    if (st != SPARK_COMM_OK) return st;
     link->in_capacity = FIRST_CAPACITY;
     link->in_used = 0;
     /* Others may already try to send: the link to a rank that takes the hub's place opens late. */
     sc_lock_take(&link->lock, SC_DEADLINE_NEVER, NULL);
-    link->out = out;
     link->out_capacity = FIRST_CAPACITY;
     link->out_start = link->out_used = 0;
     link->fd = fd;

@@ -68,6 +68,13 @@ void sc_monitor_poke(struct sc_world *world) {
     } while (written < 0 && errno == EINTR);
 }
 
+void sc_monitor_drain(struct sc_world *world) {
+    uint64_t pokes;
+
+    while (read(world->monitor.wake_fd, &pokes, sizeof pokes) < 0 && errno == EINTR) {
+    }
+}
+
 static void *run(void *arg) {
     struct sc_world *world = arg;
 
@@ -124,14 +131,20 @@ static void take_fault(struct sc_world *world, int rank, const struct sc_wire_he
     sc_error_clear(&error);
     if (!sc_wire_get_fault(payload, header->bytes, world->size, &error)) return;
     if (error.status == SPARK_COMM_OK) return;
-    if (header->kind == SC_WIRE_VERDICT || header->kind == SC_WIRE_FAIL) {
+    /* R11: a rank that has come cannot go on, and all are told. */
+    bool ends_gathering = world->monitor.phase == SC_PHASE_GATHERING;
+    if (ends_gathering && sc_is_hub(world)) /* it knows */
+        atomic_store_explicit(&world->epoch->peers[rank].state, SC_PEER_LEFT, memory_order_release);
+    if (header->kind == SC_WIRE_VERDICT || header->kind == SC_WIRE_FAIL || ends_gathering) {
         sc_verdict_adopt(world, &error, rank);
         return;
     }
     sc_world_fault(world, &error);
     /* What is final here counts for whoever asks. */
     if (sc_verdict_state(world) == SC_CAUSE_FINAL) sc_verdict_repeat(world, rank);
-    if (header->kind == SC_WIRE_SUSPECT) sc_monitor_tell_lines(world, rank, SC_LINES_ANSWER);
+    if (header->kind != SC_WIRE_SUSPECT) return;
+    sc_judge_hear(world, rank);
+    sc_monitor_tell_lines(world, rank, SC_LINES_ANSWER);
 }
 
 /* Is this record meant for this side, now? What comes from another epoch is dropped. */
@@ -148,9 +161,12 @@ static bool is_expected(const struct sc_world *world, int rank,
     case SC_WIRE_FAIL: return from_hub && world->monitor.phase != SC_PHASE_RUNNING;
     case SC_WIRE_VERDICT:
     case SC_WIRE_SUSPECT:
-    case SC_WIRE_FAULT:
         if (world->monitor.phase == SC_PHASE_GATHERING) return false;
         break;
+    case SC_WIRE_FAULT:
+        if (world->monitor.phase == SC_PHASE_RUNNING) break;
+        /* R11: one that crosses WELCOME has no epoch yet. */
+        return sc_is_hub(world) && (header->epoch == 0 || header->epoch == world->epoch->number);
     default: break;
     }
     return header->epoch == world->epoch->number;
@@ -208,7 +224,7 @@ static void end_link(struct sc_world *world, int rank, const char *how) {
     sc_goodbye_read_cards(world);
     if (rank != SC_HUB && world->epoch->peers[SC_HUB].link.fd >= 0 && !sc_is_hub(world))
         sc_link_read(world, SC_HUB);
-    if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT)
+    if (sc_peer_state(world->epoch, rank) == SC_PEER_PRESENT && !sc_heir_may_have_left(world, rank))
         sc_verdict_lose(world, rank, how);
     else
         sc_verdict_wake(world); /* close may wait for a farewell that does not come any more */
@@ -344,7 +360,8 @@ static int64_t serve_clock(struct sc_world *world) {
     next = sc_deadline_min(next, monitor->heartbeat_at);
     next = sc_deadline_min(next, find_silent(world, now));
     next = sc_deadline_min(next, tick(world, now));
-    next = sc_deadline_min(next, sc_judge_step(world, now));
+    next = sc_deadline_min(next, sc_heir_step(world, now));
+    next = sc_deadline_min(next, sc_judge_step(world));
     if (atomic_load_explicit(&world->epoch->left_count, memory_order_relaxed) > 0 &&
         atomic_load_explicit(&world->poison, memory_order_relaxed) == 0) {
         sc_goodbye_check(world);
@@ -381,7 +398,6 @@ spark_comm_status sc_monitor_step(struct sc_world *world, int64_t until, struct 
     struct sc_monitor *monitor = &world->monitor;
     struct pollfd *fds = monitor->fds;
     size_t pidfds_at, door_at;
-    uint64_t pokes;
 
     int64_t due = sc_deadline_min(until, serve_clock(world));
     door_at = watch_peers(world, &pidfds_at);
@@ -396,9 +412,7 @@ spark_comm_status sc_monitor_step(struct sc_world *world, int64_t until, struct 
         for (size_t i = 0; i < count; i++)
             fds[i].revents = 0;
     }
-    if (fds[0].revents != 0)
-        while (read(monitor->wake_fd, &pokes, sizeof pokes) < 0 && errno == EINTR) {
-        }
+    if (fds[0].revents != 0) sc_monitor_drain(world);
     for (size_t i = 1; i < pidfds_at; i++)
         if (fds[i].revents != 0) serve_link(world, monitor->ranks[i], fds[i].revents);
     for (size_t i = pidfds_at; i < door_at; i++)

@@ -19,13 +19,23 @@
 #include "base/status.h"
 #include "world/world_state.h"
 
-#define PIN_STEP_NS INT64_C(50000) /* between looks whether the old epoch's readers have gone */
+#define NS_PER_MS INT64_C(1000000)
+#define STEP_NS INT64_C(50000) /* between looks at what nobody rings for */
+#define GIVEN_UP_NS (50 * NS_PER_MS) /* for the old epoch's readers, once this rank has given up */
+#define FOLLOW_NS \
+    (1000 * NS_PER_MS) /* for those that are about to dial this rank, the hub's successor */
 
 /* ---- R1 ---- */
 
 void sc_world_ask(struct sc_world *world) {
     struct sc_error error;
 
+    /* An abort from here on ends the attempt. */
+    sc_lock_take(&world->verdict.lock, SC_DEADLINE_NEVER, NULL);
+    atomic_store_explicit(&world->given_up,
+                          atomic_load_explicit(&world->leaving, memory_order_relaxed),
+                          memory_order_release);
+    sc_lock_give(&world->verdict.lock);
     sc_error_clear(&error);
     sc_error_set(&error, SPARK_COMM_ABORTED, world->rank, 0, "rank %d asks for a new epoch",
                  world->rank);
@@ -55,36 +65,85 @@ static void hang_up(struct sc_world *world) {
     sc_door_shut_unix(&world->door);
 }
 
-static void replace_epoch(struct sc_world *world, struct sc_epoch *fresh) {
-    struct sc_epoch *old = world->epoch;
+/* What somebody is still inside the epoch for that was left; NULL: nobody is. */
+static const char *who_is_inside(struct sc_world *world) {
+    static const char *const names[SC_PIN_KINDS] = {
+        "the report of a fault (the backend's interrupt, or the log function)",
+        "a call that was ended and waits for the cause", "a question for the health",
+        "the backend's look at a stream or a pointer"};
 
-    /* Who is missing, until the next epoch is agreed. */
-    fresh->lost_count = atomic_load_explicit(&old->lost_count, memory_order_relaxed);
-    fresh->lost_rank = atomic_load_explicit(&old->lost_rank, memory_order_relaxed);
-    world->epoch = fresh;
-    /* Those inside wait for nothing any more: the old epoch's cause is final. */
-    uint32_t inside;
-    while ((inside = atomic_load_explicit(&world->pins, memory_order_seq_cst)) != 0)
-        sc_wait_futex_sleep(&world->pins, inside, sc_deadline_now() + PIN_STEP_NS);
-    sc_world_free_epoch(old);
+    /* A read-modify-write: who comes after it finds the gate shut, and the new epoch. */
+    for (int kind = 0; kind < SC_PIN_KINDS; kind++)
+        if (atomic_fetch_add_explicit(&world->pins[kind], 0, memory_order_seq_cst) != 0)
+            return names[kind];
+    return NULL;
 }
 
-static spark_comm_status leave_epoch(struct sc_world *world, struct sc_error *error) {
-    struct sc_epoch *fresh = sc_world_make_epoch(world);
-    struct sc_error cause;
+static bool has_given_up(const struct sc_world *world) {
+    return atomic_load_explicit(&world->given_up, memory_order_acquire) != 0;
+}
 
-    if (fresh == NULL)
-        return sc_error_set(error, SPARK_COMM_NO_MEMORY, -1, 0,
-                            "no memory for an epoch of %d ranks", world->size);
-    sc_world_cause(world, &cause); /* final, and told to all, before the goodbye */
+/* The epoch that was left becomes the spare one. Those inside wait for nothing that is the library's: its
+ * cause is final. */
+static spark_comm_status await_readers(struct sc_world *world, int64_t deadline,
+                                       struct sc_error *error) {
+    int64_t short_until = SC_DEADLINE_NEVER;
+    const char *who;
+
+    while ((who = who_is_inside(world)) != NULL) {
+        int64_t now = sc_deadline_now();
+        if (has_given_up(world)) short_until = sc_deadline_min(short_until, now + GIVEN_UP_NS);
+        if (now >= short_until && sc_world_gives_up(world, error)) return SPARK_COMM_ABORTED;
+        if (sc_deadline_passed(deadline))
+            return sc_error_set(error, SPARK_COMM_BUSY, world->rank, 0,
+                                "rank %d cannot leave the old epoch: %s does not return",
+                                world->rank, who);
+        sc_wait_futex_sleep(&world->given_up, has_given_up(world), now + STEP_NS);
+    }
+    if (world->spare != NULL) sc_world_clear_epoch(world, world->spare);
+    world->is_spare_used = false;
+    return SPARK_COMM_OK;
+}
+
+/* Between hosts the successor of the hub takes the sentence with it: whoever is about to dial it for it
+ * (heir.c) is still told. */
+static void await_followers(struct sc_world *world, int64_t deadline) {
+    struct sc_epoch *epoch = world->epoch;
+    int rank = 0;
+
+    if (!sc_is_settled(world) || epoch->one_host || sc_is_hub(world) || !sc_is_head(world)) return;
+    deadline = sc_deadline_min(deadline, sc_deadline_now() + FOLLOW_NS);
+    while (rank < world->size && !sc_deadline_passed(deadline) && !has_given_up(world)) {
+        bool is_missing = rank != world->rank && sc_peer_state(epoch, rank) == SC_PEER_PRESENT &&
+                          !sc_link_is_open(&epoch->peers[rank].link);
+        if (is_missing)
+            sc_wait_futex_sleep(&world->given_up, 0, sc_deadline_now() + STEP_NS);
+        else
+            rank++;
+    }
+}
+
+static spark_comm_status leave_epoch(struct sc_world *world, int64_t deadline,
+                                     struct sc_error *error) {
+    struct sc_epoch *old = world->epoch;
+    spark_comm_status st = SPARK_COMM_OK;
+
+    if (world->is_spare_used) st = await_readers(world, deadline, error);
+    if (st != SPARK_COMM_OK) return st;
+    sc_verdict_await_final(world); /* and told to all, before the goodbye */
+    await_followers(world, deadline);
     sc_monitor_stop(world);
     hang_up(world);
     world->monitor.phase = SC_PHASE_GATHERING;
-    replace_epoch(world, fresh);
-    if (!sc_verdict_put_aside(world))
-        return sc_error_set(error, SPARK_COMM_ABORTED, world->rank, 0,
-                            "rank %d closed its communicator", world->rank);
-    return SPARK_COMM_OK;
+    /* Who is missing, until the next epoch is agreed. */
+    world->spare->lost_count = atomic_load_explicit(&old->lost_count, memory_order_relaxed);
+    world->spare->lost_rank = atomic_load_explicit(&old->lost_rank, memory_order_relaxed);
+    world->epoch = world->spare;
+    world->spare = old;
+    world->is_spare_used = true;
+    st = await_readers(world, deadline, error);
+    if (st == SPARK_COMM_OK) sc_verdict_put_aside(world);
+    return st;
 }
 
 /* R10, R11, R12: the attempt has failed, and the world is as poisoned as it was. The monitor goes on,
@@ -110,8 +169,7 @@ spark_comm_status sc_world_reconnect(struct sc_world *world, struct sc_error *er
 
     if (world->is_replaced)
         return sc_error_set(error, SPARK_COMM_REFUSED, SC_HUB, 0, "rank 0 was replaced");
-    st = leave_epoch(world, error);
-    if (st == SPARK_COMM_NO_MEMORY) return st; /* nothing has happened */
+    st = leave_epoch(world, deadline, error);
     if (st == SPARK_COMM_OK)
         st = sc_is_hub(world) ? sc_hub_gather(world, deadline, error)
                               : sc_dial_join(world, deadline, error);
@@ -121,6 +179,16 @@ spark_comm_status sc_world_reconnect(struct sc_world *world, struct sc_error *er
     }
     st = sc_world_settle(world, error);
     return st == SPARK_COMM_OK ? st : sc_world_agree(world, st, error);
+}
+
+spark_comm_status sc_world_renew(struct sc_world *world, struct sc_error *error) {
+    if (world->size > 1) return SPARK_COMM_WRONG_STATE;
+    spark_comm_status st =
+        await_readers(world, sc_deadline_after(world->settings->rendezvous_timeout_ms), error);
+    if (st != SPARK_COMM_OK) return st;
+    sc_verdict_put_aside(world);
+    world->entered = ++world->epoch->number;
+    return st;
 }
 
 /* ---- R7, R8: the hub ---- */
@@ -187,7 +255,10 @@ static spark_comm_status decide(struct sc_world *world, spark_comm_status st,
     /* What was told first counts, here as for all. */
     if (atomic_load_explicit(&world->poison, memory_order_acquire) == 0)
         sc_world_fault(world, &reason);
-    return sc_verdict_end(world, error);
+    st = sc_verdict_end(world, error);
+    /* Once more: the thread that aborts may be slower in it than this one in hanging up. */
+    sc_verdict_spread(world, SC_WIRE_VERDICT, error, -1);
+    return st;
 }
 
 /* ---- R7, R9 to R12: a worker ---- */
@@ -217,7 +288,7 @@ static bool has_lost_hub(const struct sc_world *world) {
 static bool outcome_is_known(void *arg) {
     struct sc_world *world = arg;
 
-    return has_entered(world) || has_lost_hub(world) ||
+    return has_entered(world) || has_lost_hub(world) || has_given_up(world) ||
            atomic_load_explicit(&world->verdict.state, memory_order_acquire) == SC_CAUSE_FINAL;
 }
 
@@ -250,6 +321,11 @@ static spark_comm_status await_outcome(struct sc_world *world, spark_comm_status
     struct sc_error cause;
     sc_error_clear(&cause);
     if (is_told) sc_verdict_end(world, &cause);
+    if (!is_told && sc_world_gives_up(world, error)) {
+        sc_verdict_tell(world, SC_HUB,
+                        error); /* now: the thread that aborts may be slower than hanging up */
+        return SPARK_COMM_ABORTED;
+    }
     bool is_hubs_loss = cause.status == SPARK_COMM_PEER_LOST && cause.peer == SC_HUB;
     if (!is_told || (is_hubs_loss && has_lost_hub(world))) /* R12 */
         return sc_error_set(error, SPARK_COMM_PEER_LOST, SC_HUB, 0,
@@ -264,7 +340,13 @@ spark_comm_status sc_world_agree(struct sc_world *world, spark_comm_status st,
                                  struct sc_error *error) {
     bool is_first = world->entered == 0;
 
-    if (world->size == 1) return st;
+    if (world->size == 1) {
+        if (st == SPARK_COMM_OK)
+            sc_verdict_forget(world);
+        else if (!is_first)
+            sc_verdict_bring_back(world);
+        return st;
+    }
     st = sc_is_hub(world) ? decide(world, st, error) : await_outcome(world, st, error);
     if (st == SPARK_COMM_OK) {
         if (!sc_is_hub(world)) world->lived = world->seen;

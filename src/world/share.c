@@ -26,6 +26,7 @@
 #include "world/world_state.h"
 
 #define PASS_MS 2000 /* for one small message on a local socket */
+#define LOOK_NS INT64_C(50000000)
 #define SPIN_NS 12000
 #define OVERSUBSCRIBED_SPINS 5
 #define OVERSUBSCRIBED_YIELDS 100
@@ -129,8 +130,13 @@ static spark_comm_status fetch(struct sc_world *world, uint32_t number, size_t b
     do {
         if (fd >= 0) close(fd);
         fd = -1;
-        spark_comm_status st = sc_socket_recv_fd(epoch->peers[SC_HUB].unix_fd, in, sizeof in, &fd,
-                                                 deadline, -1, error);
+        spark_comm_status st;
+        do { /* nobody rings for an abort */
+            st = sc_socket_recv_fd(epoch->peers[SC_HUB].unix_fd, in, sizeof in, &fd,
+                                   sc_deadline_min(deadline, sc_deadline_now() + LOOK_NS), -1,
+                                   error);
+        } while (st == SPARK_COMM_OP_TIMEOUT && !sc_deadline_passed(deadline) &&
+                 atomic_load_explicit(&world->poison, memory_order_acquire) == 0);
         if (st != SPARK_COMM_OK) return st;
         if (fd < 0) return no_descriptor_came(epoch->peers[SC_HUB].unix_fd, error);
         if (!sc_wire_get_ticket(in, world->size, &ticket) ||

@@ -13,8 +13,10 @@
 #include "world/world_state.h"
 
 #define NS_PER_MS INT64_C(1000000)
+#define LOOK_NS (20 * NS_PER_MS)
 /* How long a caller waits for the final words: while the world opens and after an abort, on one host (then it decides
- * by itself, see judge.c), between hosts. */
+ * by itself, see judge.c), between hosts. A wait in which this process was stopped counts as one look: what the others
+ * have said meanwhile is still to be read. */
 #define SHORT_WAIT_NS (200 * NS_PER_MS)
 #define LOCAL_WAIT_NS (500 * NS_PER_MS)
 #define REMOTE_WAIT_NS (3000 * NS_PER_MS)
@@ -42,7 +44,6 @@ static enum adoption store_cause(struct sc_world *world, const struct sc_error *
     if (old == SC_CAUSE_FINAL || (old == SC_CAUSE_OWN && state == SC_CAUSE_OWN)) return IGNORED;
     verdict->cause = *cause;
     verdict->cause.epoch = world->epoch != NULL ? sc_world_epoch(world) : 1;
-    if (old == SC_CAUSE_NONE) verdict->since = sc_deadline_now();
     atomic_store_explicit(&verdict->state, state, memory_order_release);
     /* Release: partner of every acquire of the poison word. */
     atomic_store_explicit(&world->poison, (uint32_t)cause->status, memory_order_release);
@@ -112,6 +113,17 @@ void sc_verdict_send(struct sc_world *world, int rank, enum sc_wire_kind kind,
     sc_link_send(world, &world->epoch->peers[rank].link, &header, payload, SC_LINK_NOW);
 }
 
+void sc_verdict_say(struct sc_world *world, int fd, enum sc_wire_kind kind,
+                    const struct sc_error *cause) {
+    struct sc_wire_header header = sc_header(world, kind, SC_WIRE_FAULT_BYTES);
+    uint8_t record[SC_WIRE_HEADER_BYTES + SC_WIRE_FAULT_BYTES];
+
+    sc_wire_put_header(record, &header);
+    sc_wire_put_fault(record + SC_WIRE_HEADER_BYTES, cause);
+    sc_socket_send(fd, record, sizeof record, 0, -1, NULL); /* all at once: its buffer is empty */
+    shutdown(fd, SHUT_WR);
+}
+
 void sc_verdict_tell(struct sc_world *world, int rank, const struct sc_error *cause) {
     sc_verdict_send(world, rank, sc_is_hub(world) ? SC_WIRE_VERDICT : SC_WIRE_FAULT, cause);
 }
@@ -144,12 +156,12 @@ static void fault_early(struct sc_world *world, const struct sc_error *suspect) 
 }
 
 void sc_world_fault(struct sc_world *world, const struct sc_error *suspect) {
-    sc_world_pin(world);
+    sc_world_pin(world, SC_PIN_FAULT);
     if (!sc_is_settled(world))
         fault_early(world, suspect);
     else if (adopt(world, suspect, SC_CAUSE_OWN) == FIRST)
         sc_judge_begin(world, suspect);
-    sc_world_unpin(world);
+    sc_world_unpin(world, SC_PIN_FAULT);
 }
 
 void sc_verdict_repeat(struct sc_world *world, int rank) {
@@ -220,33 +232,45 @@ void sc_world_on_poison(struct sc_world *world, void (*interrupt_fn)(void *arg),
     sc_lock_give(&verdict->interrupt_lock);
 }
 
-/* When a caller no longer waits for the final words. Under the lock. */
+/* How long a caller waits for the final words. Under the lock. */
 static int64_t patience(const struct sc_world *world) {
-    int64_t since = world->verdict.since;
-
-    if (!sc_is_settled(world)) return hub_hears(world) ? since + SHORT_WAIT_NS : 0;
+    if (!sc_is_settled(world)) {
+        if (atomic_load_explicit(&world->given_up, memory_order_relaxed) != 0) return LOOK_NS;
+        return hub_hears(world) ? SHORT_WAIT_NS : 0;
+    }
     /* An abort shall end calls at once, also where the head does not answer. */
-    if (world->verdict.cause.status == SPARK_COMM_ABORTED) return since + SHORT_WAIT_NS;
-    return since + (world->epoch->one_host ? LOCAL_WAIT_NS : REMOTE_WAIT_NS);
+    if (world->verdict.cause.status == SPARK_COMM_ABORTED) return SHORT_WAIT_NS;
+    return world->epoch->one_host ? LOCAL_WAIT_NS : REMOTE_WAIT_NS;
 }
 
-/* After that the own words are final, so that every caller is given the same. */
-static spark_comm_status find_cause(struct sc_world *world, struct sc_error *cause) {
+/* True: the state is OWN, and what it stands for is waited for no longer. */
+static bool is_awaited(struct sc_world *world, const _Atomic uint32_t *give_up, int64_t *waited) {
     struct sc_verdict *verdict = &world->verdict;
+
+    sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
+    bool is_over = *waited >= patience(world);
+    sc_lock_give(&verdict->lock);
+    if (give_up != NULL && atomic_load_explicit(give_up, memory_order_acquire) != 0) return false;
+    if (is_over && !(sc_is_settled(world) && world->epoch->one_host)) return false;
+    if (is_over) {
+        sc_judge_decide(world);
+        return true;
+    }
+    int64_t before = sc_deadline_now();
+    sc_wait_futex_sleep(&verdict->state, SC_CAUSE_OWN, before + LOOK_NS);
+    *waited += sc_deadline_min(sc_deadline_now() - before, LOOK_NS);
+    return true;
+}
+
+/* In the end the own words are final, so that every caller is given the same. */
+static spark_comm_status find_cause(struct sc_world *world, struct sc_error *cause,
+                                    const _Atomic uint32_t *give_up) {
+    struct sc_verdict *verdict = &world->verdict;
+    int64_t waited = 0;
 
     /* Not by the poison word: who waits for the final state (await_outcome) may see that first. */
     if (sc_verdict_state(world) == SC_CAUSE_NONE) return SPARK_COMM_WRONG_STATE;
-    while (sc_verdict_state(world) == SC_CAUSE_OWN) {
-        sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
-        int64_t until = patience(world);
-        sc_lock_give(&verdict->lock);
-        if (!sc_deadline_passed(until))
-            sc_wait_futex_sleep(&verdict->state, SC_CAUSE_OWN,
-                                sc_deadline_min(until, sc_deadline_now() + SHORT_WAIT_NS));
-        else if (sc_is_settled(world) && world->epoch->one_host)
-            sc_judge_decide(world);
-        else
-            break;
+    while (sc_verdict_state(world) == SC_CAUSE_OWN && is_awaited(world, give_up, &waited)) {
     }
     sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
     if (atomic_load_explicit(&verdict->state, memory_order_relaxed) == SC_CAUSE_OWN)
@@ -264,19 +288,35 @@ static bool look_aside(struct sc_world *world, struct sc_error *cause) {
     return is_aside;
 }
 
+spark_comm_status sc_world_setup_cause(struct sc_world *world, struct sc_error *cause) {
+    sc_world_pin(world, SC_PIN_CAUSE);
+    spark_comm_status st = find_cause(world, cause, NULL);
+    sc_world_unpin(world, SC_PIN_CAUSE);
+    return st;
+}
+
+/* It may be put aside, and brought back, in between: there is none only once the gate is open. */
 spark_comm_status sc_world_cause(struct sc_world *world, struct sc_error *cause) {
-    if (look_aside(world, cause)) return SPARK_COMM_OK;
-    sc_world_pin(world);
-    spark_comm_status st = find_cause(world, cause);
-    sc_world_unpin(world);
-    /* It may have been put aside in between. */
-    return st != SPARK_COMM_OK && look_aside(world, cause) ? SPARK_COMM_OK : st;
+    spark_comm_status st = SPARK_COMM_OK;
+
+    do {
+        if (look_aside(world, cause)) return SPARK_COMM_OK;
+        st = sc_world_setup_cause(world, cause);
+        if (look_aside(world, cause)) return SPARK_COMM_OK;
+    } while (st != SPARK_COMM_OK && atomic_load_explicit(&world->gate, memory_order_acquire) != 0);
+    return st;
+}
+
+void sc_verdict_await_final(struct sc_world *world) {
+    struct sc_error cause;
+
+    find_cause(world, &cause, &world->given_up);
 }
 
 spark_comm_status sc_verdict_end(struct sc_world *world, struct sc_error *error) {
     struct sc_error cause;
 
-    if (find_cause(world, &cause) != SPARK_COMM_OK)
+    if (find_cause(world, &cause, NULL) != SPARK_COMM_OK)
         return sc_error_set(error, SPARK_COMM_ABORTED, -1, 0, "ended by a new epoch");
     if (error != NULL) *error = cause;
     return (spark_comm_status)cause.status;
@@ -308,18 +348,16 @@ static void clear_cause(struct sc_world *world) {
     atomic_store_explicit(&world->poison, 0, memory_order_release);
 }
 
-bool sc_verdict_put_aside(struct sc_world *world) {
+void sc_verdict_put_aside(struct sc_world *world) {
     struct sc_verdict *verdict = &world->verdict;
+    struct sc_error own;
 
     sc_lock_take(&verdict->lock, SC_DEADLINE_NEVER, NULL);
-    /* Close sets it before it takes this lock. */
-    bool stays = !atomic_load_explicit(&world->leaving, memory_order_relaxed);
-    if (stays) {
-        verdict->kept = verdict->cause;
-        clear_cause(world);
-    }
+    verdict->kept = verdict->cause;
+    clear_cause(world);
+    /* Until now the old cause has hidden it. */
+    if (sc_world_gives_up(world, &own)) store_cause(world, &own, SC_CAUSE_FINAL);
     sc_lock_give(&verdict->lock);
-    return stays;
 }
 
 void sc_verdict_bring_back(struct sc_world *world) {
@@ -346,35 +384,48 @@ void sc_verdict_forget(struct sc_world *world) {
     sc_lock_give(&verdict->lock);
 }
 
-spark_comm_status sc_world_renew(struct sc_world *world) {
-    if (world->size > 1) return SPARK_COMM_WRONG_STATE;
+/* ---- Giving up ---- */
+
+/* Under the lock: an attempt that puts the old cause aside finds either the word or, after it, the fault. */
+static void give_up(struct sc_world *world, bool leaves, struct sc_error *error) {
     sc_lock_take(&world->verdict.lock, SC_DEADLINE_NEVER, NULL);
-    world->epoch->number++;
-    clear_cause(world);
-    atomic_store_explicit(&world->gate, 0, memory_order_release);
+    if (leaves) atomic_store_explicit(&world->leaving, true, memory_order_relaxed);
+    atomic_store_explicit(&world->given_up, 1, memory_order_release);
     sc_lock_give(&world->verdict.lock);
-    return SPARK_COMM_OK;
+    sc_world_gives_up(world, error);
 }
 
-/* ---- Giving up ---- */
+const _Atomic uint32_t *sc_world_given_up(const struct sc_world *world) {
+    return &world->given_up;
+}
+
+bool sc_world_gives_up(const struct sc_world *world, struct sc_error *error) {
+    bool leaves = atomic_load_explicit(&world->leaving, memory_order_relaxed);
+
+    if (atomic_load_explicit(&world->given_up, memory_order_acquire) == 0) return false;
+    sc_error_clear(error);
+    sc_error_set(error, SPARK_COMM_ABORTED, world->rank, 0, "rank %d %s", world->rank,
+                 leaves ? "closed its communicator while this call ran" : "aborted");
+    return true;
+}
 
 void sc_world_abort(struct sc_world *world) {
     struct sc_error error;
 
-    sc_error_clear(&error);
-    sc_error_set(&error, SPARK_COMM_ABORTED, world->rank, 0, "rank %d aborted", world->rank);
+    give_up(world, false, &error);
     sc_world_fault(world, &error);
+    sc_world_pin(world, SC_PIN_FAULT);
+    sc_verdict_wake(world); /* an attempt, where an older cause hides this one */
+    sc_world_unpin(world, SC_PIN_FAULT);
 }
 
 /* Only this rank's calls end; the cause is final, and nobody is told. */
 void sc_world_leave(struct sc_world *world) {
     struct sc_error error;
 
-    atomic_store_explicit(&world->leaving, true, memory_order_relaxed);
-    sc_error_clear(&error);
-    sc_error_set(&error, SPARK_COMM_ABORTED, world->rank, 0,
-                 "rank %d closed its communicator while this call ran", world->rank);
-    sc_world_pin(world);
+    give_up(world, true, &error);
+    sc_world_pin(world, SC_PIN_FAULT);
     adopt(world, &error, SC_CAUSE_FINAL);
-    sc_world_unpin(world);
+    sc_verdict_wake(world);
+    sc_world_unpin(world, SC_PIN_FAULT);
 }

@@ -19,40 +19,6 @@
 
 /* ---- Parts ---- */
 
-struct sc_epoch *sc_world_make_epoch(struct sc_world *world) {
-    size_t size = (size_t)world->size;
-    struct sc_epoch *epoch = sc_alloc_aligned(64, sizeof *epoch);
-
-    if (epoch == NULL) return NULL;
-    epoch->size = world->size;
-    sc_mapping_init(&epoch->segment.mapping);
-    atomic_store_explicit(&epoch->lost_rank, -1, memory_order_relaxed);
-    epoch->members = sc_alloc_array(size, sizeof *epoch->members);
-    epoch->peers = sc_alloc_array(size, sizeof *epoch->peers);
-    epoch->inner_bells = sc_alloc_aligned(64, SPARK_COMM_LANE_COUNT * sizeof *epoch->inner_bells);
-    epoch->ballots = sc_alloc_array(size, SC_BALLOT_BYTES);
-    epoch->judge.views = sc_alloc_array(size, sizeof *epoch->judge.views);
-    epoch->judge.pulses = sc_alloc_array(size, sizeof *epoch->judge.pulses);
-    epoch->judge.seen_rank = -1;
-    epoch->link_end = world->rank == SC_HUB ? world->size : SC_HUB + 1;
-    epoch->gather.arrived = sc_alloc_zero(size);
-    epoch->gather.table = sc_alloc_array(size, SC_BALLOT_BYTES);
-    epoch->gather.table_capacity = size * SC_BALLOT_BYTES;
-    for (size_t rank = 0; epoch->peers != NULL && rank < size; rank++)
-        epoch->peers[rank].link.fd = epoch->peers[rank].unix_fd = epoch->peers[rank].pidfd = -1;
-    for (int lane = 0; epoch->inner_bells != NULL && lane < SPARK_COMM_LANE_COUNT; lane++)
-        epoch->inner[lane] = (struct sc_wait_policy){.poison = &world->poison,
-                                                     .doorbell = &epoch->inner_bells[lane],
-                                                     .spins = INNER_SPINS,
-                                                     .fence = !sc_wait_membarrier_available()};
-    if (epoch->members != NULL && epoch->peers != NULL && epoch->inner_bells != NULL &&
-        epoch->ballots != NULL && epoch->judge.views != NULL && epoch->judge.pulses != NULL &&
-        epoch->gather.arrived != NULL && epoch->gather.table != NULL)
-        return epoch;
-    sc_world_free_epoch(epoch);
-    return NULL;
-}
-
 static void free_peer(struct sc_peer *peer) {
     sc_link_close(&peer->link);
     if (peer->unix_fd >= 0) close(peer->unix_fd);
@@ -64,14 +30,19 @@ static void free_peer(struct sc_peer *peer) {
     }
 }
 
-void sc_world_free_epoch(struct sc_epoch *epoch) {
-    if (epoch == NULL) return;
+/* All but the arrays. */
+static void let_go(struct sc_epoch *epoch) {
     for (int rank = 0; epoch->peers != NULL && rank < epoch->size; rank++)
         free_peer(&epoch->peers[rank]);
     sc_ring_set_close(&epoch->rings);
     sc_mapping_release(&epoch->segment.mapping);
     sc_free(epoch->command_bells);
     sc_free(epoch->private_lines);
+}
+
+static void free_epoch(struct sc_epoch *epoch) {
+    if (epoch == NULL) return;
+    let_go(epoch);
     sc_free(epoch->gather.table);
     sc_free(epoch->gather.arrived);
     sc_free(epoch->judge.pulses);
@@ -81,6 +52,63 @@ void sc_world_free_epoch(struct sc_epoch *epoch) {
     sc_free(epoch->peers);
     sc_free(epoch->members);
     sc_free(epoch);
+}
+
+void sc_world_clear_epoch(const struct sc_world *world, struct sc_epoch *epoch) {
+    size_t size = (size_t)world->size;
+    struct sc_epoch fresh = {.size = world->size,
+                             .members = epoch->members,
+                             .peers = epoch->peers,
+                             .ballots = epoch->ballots,
+                             .inner_bells = epoch->inner_bells,
+                             .link_end = world->rank == SC_HUB ? world->size : SC_HUB + 1,
+                             .lost_rank = -1};
+
+    let_go(epoch);
+    fresh.judge.views = epoch->judge.views;
+    fresh.judge.pulses = epoch->judge.pulses;
+    fresh.judge.seen_rank = -1;
+    fresh.gather.arrived = epoch->gather.arrived;
+    fresh.gather.table = epoch->gather.table;
+    fresh.gather.table_capacity = epoch->gather.table_capacity;
+    memcpy((void *)epoch, &fresh, sizeof fresh);
+    sc_mapping_init(&epoch->segment.mapping);
+    memset(epoch->members, 0, size * sizeof *epoch->members);
+    memset((void *)epoch->peers, 0, size * sizeof *epoch->peers);
+    memset(epoch->judge.pulses, 0, size * sizeof *epoch->judge.pulses);
+    memset(epoch->gather.arrived, 0, size);
+    for (size_t rank = 0; rank < size; rank++)
+        epoch->peers[rank].link.fd = epoch->peers[rank].unix_fd = epoch->peers[rank].pidfd = -1;
+    for (int lane = 0; lane < SPARK_COMM_LANE_COUNT; lane++)
+        epoch->inner[lane] = (struct sc_wait_policy){.poison = &world->poison,
+                                                     .doorbell = &epoch->inner_bells[lane],
+                                                     .spins = INNER_SPINS,
+                                                     .fence = !sc_wait_membarrier_available()};
+}
+
+static struct sc_epoch *make_epoch(const struct sc_world *world) {
+    size_t size = (size_t)world->size;
+    struct sc_epoch *epoch = sc_alloc_aligned(64, sizeof *epoch);
+
+    if (epoch == NULL) return NULL;
+    sc_mapping_init(&epoch->segment.mapping);
+    epoch->members = sc_alloc_array(size, sizeof *epoch->members);
+    epoch->peers = sc_alloc_array(size, sizeof *epoch->peers);
+    epoch->inner_bells = sc_alloc_aligned(64, SPARK_COMM_LANE_COUNT * sizeof *epoch->inner_bells);
+    epoch->ballots = sc_alloc_array(size, SC_BALLOT_BYTES);
+    epoch->judge.views = sc_alloc_array(size, sizeof *epoch->judge.views);
+    epoch->judge.pulses = sc_alloc_array(size, sizeof *epoch->judge.pulses);
+    epoch->gather.arrived = sc_alloc_zero(size);
+    epoch->gather.table = sc_alloc_array(size, SC_BALLOT_BYTES);
+    epoch->gather.table_capacity = size * SC_BALLOT_BYTES;
+    if (epoch->members != NULL && epoch->peers != NULL && epoch->inner_bells != NULL &&
+        epoch->ballots != NULL && epoch->judge.views != NULL && epoch->judge.pulses != NULL &&
+        epoch->gather.arrived != NULL && epoch->gather.table != NULL) {
+        sc_world_clear_epoch(world, epoch);
+        return epoch;
+    }
+    free_epoch(epoch);
+    return NULL;
 }
 
 struct sc_world *sc_world_create(const struct sc_settings *settings, const struct sc_log *log) {
@@ -97,8 +125,9 @@ struct sc_world *sc_world_create(const struct sc_settings *settings, const struc
     do {
         sc_auth_random((uint8_t *)&world->instance, sizeof world->instance);
     } while (world->instance == 0);
-    world->epoch = sc_world_make_epoch(world);
-    if (world->epoch != NULL) return world;
+    world->epoch = make_epoch(world);
+    if (world->size > 1) world->spare = make_epoch(world);
+    if (world->epoch != NULL && (world->size == 1 || world->spare != NULL)) return world;
     sc_world_destroy(world);
     return NULL;
 }
@@ -106,7 +135,8 @@ struct sc_world *sc_world_create(const struct sc_settings *settings, const struc
 void sc_world_destroy(struct sc_world *world) {
     sc_monitor_stop(world);
     sc_door_close(&world->door);
-    sc_world_free_epoch(world->epoch);
+    free_epoch(world->epoch);
+    free_epoch(world->spare);
     sc_monitor_release(world);
     sc_auth_wipe(&world->auth);
     sc_free(world);
@@ -285,7 +315,7 @@ static int64_t age_ms(uint64_t ticks) {
 
 /* Point to point takes no number of the lane, but its times count. */
 bool sc_world_read_line(struct sc_world *world, int lane, spark_comm_lane_report *report) {
-    sc_world_pin(world);
+    sc_world_pin(world, SC_PIN_HEALTH);
     const struct sc_world_line *line = sc_world_own_line(world, lane);
     /* Acquire: partners are sc_lane_begin and sc_lane_end. */
     report->submitted = atomic_load_explicit(&line->submitted, memory_order_acquire);
@@ -295,7 +325,7 @@ bool sc_world_read_line(struct sc_world *world, int lane, spark_comm_lane_report
     int kind = sc_lines_kind(atomic_load_explicit(&line->descriptor, memory_order_relaxed));
     report->submitted_age_ms = age_ms(begun);
     report->completed_age_ms = age_ms(ended);
-    sc_world_unpin(world);
+    sc_world_unpin(world, SC_PIN_HEALTH);
     /* Messages count per peer and leave the lane's numbers as they are. */
     bool is_message = sc_lines_is_message(kind) || kind == SPARK_COMM_OP_GROUP;
     return is_message ? begun > ended : report->submitted > report->completed;
@@ -303,12 +333,12 @@ bool sc_world_read_line(struct sc_world *world, int lane, spark_comm_lane_report
 
 /* Sequentially consistent all of it, as are the stores and loads of `epoch`: either the thread that
  * replaces the epoch sees this one inside, or this one sees the new epoch. */
-void sc_world_pin(struct sc_world *world) {
-    atomic_fetch_add_explicit(&world->pins, 1, memory_order_seq_cst);
+void sc_world_pin(struct sc_world *world, enum sc_pin kind) {
+    atomic_fetch_add_explicit(&world->pins[kind], 1, memory_order_seq_cst);
 }
 
-void sc_world_unpin(struct sc_world *world) {
-    atomic_fetch_sub_explicit(&world->pins, 1, memory_order_seq_cst);
+void sc_world_unpin(struct sc_world *world, enum sc_pin kind) {
+    atomic_fetch_sub_explicit(&world->pins[kind], 1, memory_order_seq_cst);
 }
 
 const struct sc_wait_policy *sc_world_policy(const struct sc_world *world, int lane) {
@@ -326,7 +356,7 @@ void sc_world_health(struct sc_world *world, spark_comm_health_report *report) {
     int64_t now = sc_deadline_now(), oldest = now;
     bool is_poisoned = atomic_load_explicit(&world->gate, memory_order_relaxed) != 0;
 
-    sc_world_pin(world);
+    sc_world_pin(world, SC_PIN_HEALTH);
     const struct sc_epoch *epoch = world->epoch;
     report->state = is_poisoned ? SPARK_COMM_STATE_POISONED : SPARK_COMM_STATE_HEALTHY;
     report->epoch = sc_world_epoch(world);
@@ -346,5 +376,5 @@ void sc_world_health(struct sc_world *world, spark_comm_health_report *report) {
         report->silent_rank = rank;
         report->silent_ms = now > heard ? (now - heard) / 1000000 : 0;
     }
-    sc_world_unpin(world);
+    sc_world_unpin(world, SC_PIN_HEALTH);
 }

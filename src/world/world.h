@@ -113,8 +113,19 @@ void sc_world_abort(struct sc_world *world);
 /* This rank is about to close while calls of its own run: they end with ABORTED, nothing is told
  * to the peers (the goodbye of sc_world_close follows). */
 void sc_world_leave(struct sc_world *world);
-/* A world of one rank takes a new epoch and is good again; WRONG_STATE with more ranks. */
-spark_comm_status sc_world_renew(struct sc_world *world);
+/* A world of one rank takes a new epoch, as sc_world_reconnect; WRONG_STATE with more ranks. */
+spark_comm_status sc_world_renew(struct sc_world *world, struct sc_error *error);
+/* Has this rank given up, by an abort or a close since the attempt began (sc_world_ask)? Then with these
+ * words; and the word that waits of an attempt look at. */
+bool sc_world_gives_up(const struct sc_world *world, struct sc_error *error);
+const _Atomic uint32_t *sc_world_given_up(const struct sc_world *world);
+/* As sc_world_cause, but while a reconnect runs that of the attempt. For the set-up. */
+spark_comm_status sc_world_setup_cause(struct sc_world *world, struct sc_error *cause);
+/* Threads that hold no lane and are not the monitor look into an epoch, or let the backend look at something,
+ * between these two only: a reconnect waits until nobody is inside, and names who does not come back. */
+enum sc_pin { SC_PIN_FAULT, SC_PIN_CAUSE, SC_PIN_HEALTH, SC_PIN_BACKEND, SC_PIN_KINDS };
+void sc_world_pin(struct sc_world *world, enum sc_pin kind);
+void sc_world_unpin(struct sc_world *world, enum sc_pin kind);
 /* Fills state, epoch, lost_*, silent_*. Lock-free or nearly so. */
 void sc_world_health(struct sc_world *world, spark_comm_health_report *report);
 /* One of this rank's lines as it stands. Any thread. */

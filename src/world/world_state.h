@@ -173,6 +173,7 @@ struct sc_epoch {
     uint64_t commands_sent; /* command lane: bytes, headers included, of this rank's commands */
     _Atomic int32_t hub; /* who judges: the lowest live rank. Monitor writes, relaxed */
     int link_end; /* monitor: no rank from here on has a link or a pidfd */
+    int64_t heir_until; /* monitor: until then a head that cannot be reached may have said goodbye; see heir.c */
     _Atomic bool has_said_goodbye; /* close has begun. Release */
     struct sc_judge judge;
     _Atomic uint32_t left_count; /* peers in state LEFT; release */
@@ -183,6 +184,7 @@ struct sc_epoch {
 /* ---- door.c: callers that have not proved who they are ---- */
 
 struct sc_caller {
+    bool is_used; /* in the pool */
     int fd;
     bool is_unix;
     bool is_local; /* loopback, or from an address of this host */
@@ -209,6 +211,7 @@ struct sc_door { /* monitor */
     int listener_count;
     int unix_listener;
     struct sc_caller **callers; /* oldest first; NULL: gone, closed up in the next round */
+    struct sc_caller *pool; /* made at open, so that a reconnect does not fail for want of it */
     int caller_count, caller_capacity;
     int64_t paused_until; /* no descriptors were left */
     uint64_t strangers; /* dropped so far */
@@ -256,10 +259,9 @@ struct sc_monitor {
 enum sc_cause_state { SC_CAUSE_NONE = 0, SC_CAUSE_OWN = 1, SC_CAUSE_FINAL = 2 };
 
 struct sc_verdict {
-    struct sc_lock lock; /* guards cause and since */
+    struct sc_lock lock; /* guards cause */
     _Atomic uint32_t state; /* futex; enum sc_cause_state, written under the lock */
     struct sc_error cause;
-    int64_t since;
     struct sc_lock interrupt_lock; /* held while interrupt runs, and while it is changed */
     void (*interrupt)(void *arg);
     void *interrupt_arg;
@@ -278,13 +280,21 @@ struct sc_world {
     int rank, size;
     _Atomic bool leaving; /* sc_world_leave was called: calls of this rank were cut off. Relaxed */
     struct sc_auth auth;
+    /* An abort, or a close, of this rank: the attempt that runs, or its next step, ends. Written under the
+     * verdict's lock, release; looked at with acquire. */
+    _Atomic uint32_t given_up;
     struct sc_epoch *_Atomic epoch; /* replaced by the caller of a reconnect; see sc_world_pin */
-    _Atomic uint32_t pins; /* threads that may look into an epoch and hold no lane */
+    /* Made at open, so that no attempt fails for want of it: the next epoch, or, while threads are inside it
+     * still, the one before. NULL with one rank. */
+    struct sc_epoch *spare;
+    bool is_spare_used; /* it is the one before */
+    _Atomic uint32_t pins[SC_PIN_KINDS]; /* threads that may look into an epoch and hold no lane */
     struct sc_wire_epoch lived, seen; /* reconnect.c: see there */
     _Atomic uint32_t entered; /* lived.number, for any thread; relaxed */
     uint64_t instance;
     int64_t setup_until; /* from WELCOME on: the limit of the set-up (R7) */
     bool is_replaced; /* hub: another process is rank 0 now (R2, R4b) */
+    const struct sc_error *refusal; /* hub, as it ends an attempt: what whoever still comes is told */
     struct sc_door door;
     struct sc_monitor monitor;
     struct sc_verdict verdict;
@@ -327,7 +337,9 @@ static inline struct sc_wire_header sc_header(const struct sc_world *world, enum
 
 #define SC_LINK_NOW 0 /* as a deadline: never waits, and may exceed the queue's limit */
 
-/* Takes `fd` over, on failure too. */
+/* Its memory, before a connection depends on it. The link is not open. */
+spark_comm_status sc_link_reserve(struct sc_link *link, struct sc_error *error);
+/* Takes `fd` over, but not on failure. */
 spark_comm_status sc_link_open(struct sc_link *link, int fd, struct sc_error *error);
 void sc_link_close(struct sc_link *link);
 bool sc_link_is_open(struct sc_link *link); /* any thread */
@@ -359,6 +371,8 @@ void sc_monitor_take(struct sc_world *world, int rank, const struct sc_wire_head
 void sc_monitor_tell_lines(struct sc_world *world, int rank, int flavour);
 /* Makes the monitor look around. Any thread. */
 void sc_monitor_poke(struct sc_world *world);
+/* Forgets that it was poked. Whoever runs the monitor's rounds. */
+void sc_monitor_drain(struct sc_world *world);
 
 /* ---- gather.c ---- */
 
@@ -430,7 +444,9 @@ void sc_sentence_differ(struct sc_error *error, const struct sc_sentence_side *o
 /* A suspicion became this rank's cause. Any thread. */
 void sc_judge_begin(struct sc_world *world, const struct sc_error *cause);
 /* What is due; returns when to come back. Monitor. */
-int64_t sc_judge_step(struct sc_world *world, int64_t now);
+int64_t sc_judge_step(struct sc_world *world);
+/* Between hosts: SUSPECT has come from `rank`. If that is the head, it lives. Monitor. */
+void sc_judge_hear(struct sc_world *world, int rank);
 /* Makes the sentence final now, on this rank alone if it has to be. Any thread. */
 void sc_judge_decide(struct sc_world *world);
 
@@ -439,6 +455,10 @@ void sc_judge_decide(struct sc_world *world);
 /* Between hosts: the hub's place is taken by the lowest live rank. After a rank was lost or has left.
  * Monitor. */
 void sc_heir_follow(struct sc_world *world);
+/* Tries again to reach a head that may have said goodbye; returns when to come back. Monitor. */
+int64_t sc_heir_step(struct sc_world *world, int64_t now);
+/* Is this a head whose goodbye may still be on its way? Then its end is no loss yet. Monitor. */
+bool sc_heir_may_have_left(const struct sc_world *world, int rank);
 /* The head gives no answer. Monitor. */
 void sc_heir_doubt(struct sc_world *world);
 /* A caller whose first record is KIN (SC_WIRE_KIN_BYTES). True: it is a member, and its socket is now
@@ -468,6 +488,9 @@ void sc_verdict_init(struct sc_verdict *verdict);
 /* The one sentence: becomes the cause, is told to all that have a link but `from`, unless there is
  * one already. */
 void sc_verdict_adopt(struct sc_world *world, const struct sc_error *cause, int from);
+/* The same over a connection that has become no link. Takes no memory. */
+void sc_verdict_say(struct sc_world *world, int fd, enum sc_wire_kind kind,
+                    const struct sc_error *cause);
 /* Sends `cause` to `rank`: a VERDICT from the hub, a FAULT from others. */
 void sc_verdict_tell(struct sc_world *world, int rank, const struct sc_error *cause);
 /* The same as VERDICT, FAULT or SUSPECT. */
@@ -487,10 +510,12 @@ void sc_verdict_lose(struct sc_world *world, int rank, const char *how);
 spark_comm_status sc_verdict_closed(struct sc_world *world, int rank, struct sc_error *error);
 /* For a wait that poison has ended: gives the cause, status and words. */
 spark_comm_status sc_verdict_end(struct sc_world *world, struct sc_error *error);
-/* Reconnect: puts the cause aside, so that the attempt can have one of its own; false: this rank is
- * about to close. And brings it back: the attempt has failed. And forgets it: the new epoch, good or
+/* For a wait of an attempt before R2: the same, with the words as they are once this rank gives up. */
+void sc_verdict_await_final(struct sc_world *world);
+/* Reconnect: puts the cause aside, so that the attempt can have one of its own: at once, if this rank has
+ * given up. And brings it back: the attempt has failed. And forgets it: the new epoch, good or
  * poisoned already, is what callers see. */
-bool sc_verdict_put_aside(struct sc_world *world);
+void sc_verdict_put_aside(struct sc_world *world);
 void sc_verdict_bring_back(struct sc_world *world);
 void sc_verdict_forget(struct sc_world *world);
 /* Wakes everything of this rank that waits, so that it looks again. */
@@ -525,12 +550,8 @@ void sc_reconnect_take_commit(struct sc_world *world, const struct sc_wire_heade
 
 /* ---- world.c ---- */
 
-/* Threads that hold no lane and are not the monitor look into the epoch between these two only: a
- * reconnect frees the old one when nobody is inside. */
-void sc_world_pin(struct sc_world *world);
-void sc_world_unpin(struct sc_world *world);
-struct sc_epoch *sc_world_make_epoch(struct sc_world *world);
-void sc_world_free_epoch(struct sc_epoch *epoch);
+/* Lets go of what an epoch has and makes it one that has not begun. Takes no memory. */
+void sc_world_clear_epoch(const struct sc_world *world, struct sc_epoch *epoch);
 /* After the rendezvous: memory, monitor and the vote on them. */
 spark_comm_status sc_world_settle(struct sc_world *world, struct sc_error *error);
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# doctor says which NCCL and which driver would be used, and what was tried when there is none.
+# doctor says which NCCL and which driver would be used, and what was tried when there is none; perf
+# works on device memory.
 set -u
 build=$2
 doctor=$build/spark-comm
@@ -26,3 +27,10 @@ grep -q "has no ncclAllGather" <<<"$said" || fail "not what is missing in: $said
 
 # Without a wish for it, it is listed, and nothing else changes.
 "$doctor" doctor >/dev/null || fail "doctor alone fails"
+
+table=$("$doctor" perf -n 2 --backend nccl --op all -b 8 -e 8K -f 32 --iters 3) || fail "perf: $table"
+grep -q "backend nccl, 2 ranks, device memory" <<<"$table" || fail "perf is not on device memory: $table"
+for row in "all_reduce 8192 .* nccl$" "broadcast 8192 .* nccl$" "broadcast 8 .* command lane$" "send_recv 8192 "; do
+    grep -qE "$row" <<<"$(tr -s ' ' <<<"$table")" || fail "no row like '$row' in: $table"
+done
+grep -q ", 0 wrong elements," <<<"$table" || fail "wrong elements: $table"

@@ -83,12 +83,12 @@ static void must_end(struct harness_rank *rank, const char *fault, int at) {
     for (int i = 0; i < 3; i++)
         sum(rank, &value);
     if (rank->rank == 0 && at > 3) spark_comm_abort(rank->comm);
-    if (!script_await_poison(rank, 3000)) return;
+    if (!script_await_poison(rank, 2000)) return;
     const int64_t start = harness_now_ms();
     spark_comm_close(rank->comm);
     rank->comm = NULL;
     const int64_t took = harness_now_ms() - start;
-    CHECK_TRUE(rank, took < 2800 * harness_slowness(), "close took %lld ms", (long long)took);
+    CHECK_TRUE(rank, took < 1800 * harness_slowness(), "close took %lld ms", (long long)took);
 }
 
 static void deaf_kernel(struct harness_rank *rank) {
@@ -107,7 +107,7 @@ static void destroy_hangs(struct harness_rank *rank) {
     spark_comm_close(rank->comm);
     rank->comm = NULL;
     const int64_t took = harness_now_ms() - start;
-    CHECK_TRUE(rank, took < 2000 * harness_slowness(), "close took %lld ms", (long long)took);
+    CHECK_TRUE(rank, took < 1800 * harness_slowness(), "close took %lld ms", (long long)took);
 }
 
 /* Whatever NCCL leaves current, the caller finds his own context. */
@@ -213,7 +213,7 @@ static void absent_rank(struct harness_rank *rank) {
     if (rank->rank != 1)
         for (int i = 0; i < 3; i++)
             CHECK_TRUE(rank, sum(rank, value) == SPARK_COMM_OK, "not enqueued");
-    if (!script_await_poison(rank, 3000)) return;
+    if (!script_await_poison(rank, 2500)) return;
     CHECK_MESSAGE(rank, SPARK_COMM_OP_TIMEOUT, "rank");
     check_way_out(rank, 3000);
     /* The GPU does other work, and a new communicator. */

@@ -228,19 +228,36 @@ struct loss {
     const char *name;
     size_t bytes;
     bool exchange, graph, stopped, window;
+    bool crowded; /* other work on the stream, until the driver's queue is full */
+    bool kept; /* the graph lives until the stream is free */
+    bool old; /* on the fakes: an NCCL without ncclCommRevoke */
+    const char *fault; /* of the fakes */
 };
 
 struct loop {
     void *stream, *graph, *exec;
+    uint64_t junk; /* copied to and fro, where it is crowded */
     spark_comm_op op;
 };
+
+static char kept_log[512]; /* what the library said last of ending NCCL; rank processes */
+
+static void keep_end(void *user, int level, const char *message) {
+    (void)user;
+    (void)level;
+    if (strstr(message, "ended in") != NULL || strstr(message, "stays occupied") != NULL)
+        snprintf(kept_log, sizeof kept_log, "%s", message);
+}
 
 static bool begin_loop(struct harness_rank *rank, const struct loss *loss, struct loop *loop) {
     const struct device_driver *cuda = device_driver();
     size_t bytes = loss->bytes;
     uint64_t buffer = 0;
-    if (!is_real() && bytes > 1 << 20) bytes = 1 << 20;
+    /* The fake's adds run on, whatever became of NCCL. */
+    const size_t most = loss->exchange ? 1 << 16 : 1 << 20;
+    if (!is_real() && bytes > most) bytes = most;
     loop->stream = new_stream();
+    loop->junk = loss->crowded ? device_make(NULL, 8192) : 0;
     if (loss->window)
         CHECK_OK(rank, spark_comm_symmetric_alloc(rank->comm, bytes, &buffer));
     else
@@ -265,6 +282,8 @@ static bool begin_loop(struct harness_rank *rank, const struct loss *loss, struc
 static bool turn(struct harness_rank *rank, struct loop *loop) {
     if (loop->exec == NULL && spark_comm_submit(rank->comm, &loop->op) != SPARK_COMM_OK)
         return false;
+    for (int i = 0; loop->junk != 0 && i < 8; i++)
+        device_driver()->copy(loop->junk, loop->junk + 4096, 4096, loop->stream);
     if (loop->exec != NULL) device_driver()->launch(loop->exec, loop->stream);
     while (loop->exec != NULL && !device_settle(loop->stream, 20))
         if (!spark_comm_is_healthy(rank->comm)) return false;
@@ -295,8 +314,13 @@ static int gpu_use(int gpu) {
     return read && line[0] >= '0' && line[0] <= '9' ? atoi(line) : -1;
 }
 
+static void destroy_graph(struct loop *loop) {
+    if (loop->exec != NULL) device_driver()->exec_destroy(loop->exec);
+    if (loop->graph != NULL) device_driver()->graph_destroy(loop->graph);
+    loop->exec = loop->graph = NULL;
+}
+
 static void survive(struct harness_rank *rank, const struct loss *loss, struct loop *loop) {
-    const struct device_driver *cuda = device_driver();
     const int limit = loss->stopped ? 4000 : 1000; /* liveness_timeout, and one second */
     int64_t lost = harness_now_ms();
     if (loss->stopped) {
@@ -313,10 +337,10 @@ static void survive(struct harness_rank *rank, const struct loss *loss, struct l
     CHECK_TRUE(rank, !spark_comm_is_healthy(rank->comm), "no verdict");
     CHECK_TRUE(rank, verdict - lost < limit * harness_slowness(), "the verdict took %lld ms",
                (long long)(verdict - lost));
-    if (loop->exec != NULL) cuda->exec_destroy(loop->exec);
-    if (loop->graph != NULL) cuda->graph_destroy(loop->graph);
+    if (!loss->kept) destroy_graph(loop);
     const bool freed = device_settle(loop->stream, 3000 * harness_slowness());
     const int64_t settled = harness_now_ms();
+    destroy_graph(loop);
     int use = -1;
     if (!loss->window) {
         CHECK_TRUE(rank, freed, "the stream is not free");
@@ -334,11 +358,13 @@ static void survive(struct harness_rank *rank, const struct loss *loss, struct l
     rank->comm = NULL;
     const int64_t closed = harness_now_ms() - start;
     CHECK_TRUE(rank, closed < 5000 * harness_slowness(), "close took %lld ms", (long long)closed);
+    if (!loss->window)
+        CHECK_TRUE(rank, strstr(kept_log, "ended in") != NULL, "not ended: %s", kept_log);
     fprintf(
         stderr,
-        "figure: %s: verdict %lld ms after the loss, stream %s after %lld ms more, GPU use %d %%, close %lld ms\n",
+        "figure: %s: verdict %lld ms after the loss, stream %s after %lld ms more, GPU use %d %%, close %lld ms; %s\n",
         loss->name, (long long)(verdict - lost), freed ? "free" : "NOT free",
-        (long long)(settled - verdict), use, (long long)closed);
+        (long long)(settled - verdict), use, (long long)closed, kept_log);
     if (loss->stopped) kill((pid_t)atomic_load(harness_word(rank, WORD_PID)), SIGKILL);
 }
 
@@ -348,9 +374,16 @@ static void lose(struct harness_rank *rank) {
     spark_comm_options options;
     script_set(rank, "SPARK_COMM_NCCL_EXCHANGE_BYTES", loss->exchange ? "1000000000" : NULL);
     script_set(rank, "SPARK_COMM_NCCL_WINDOWS", loss->window ? "always" : NULL);
+    script_set(rank, "SC_FAKE_NCCL_FAULT", loss->fault);
+    script_set(rank, "SC_FAKE_QUEUE", loss->crowded ? "100" : NULL);
+    if (loss->old && !is_real()) {
+        script_set(rank, "SPARK_COMM_NCCL_LIBRARY", SC_FAKE_DIR "/libfake_nccl_old.so");
+        script_set(rank, "SC_FAKE_NCCL_VERSION", "22803");
+    }
     harness_options(rank, &options);
     options.liveness_timeout_ms = 3000 * harness_slowness();
     options.close_timeout_ms = 4000 * harness_slowness();
+    options.log = keep_end;
     if (!CHECK_OK(rank, harness_open(rank, &options, &rank->comm))) return;
     if (!harness_meet(rank) || !begin_loop(rank, loss, &loop)) return;
     for (int i = 0; i < 20; i++)
@@ -367,18 +400,48 @@ static void lose(struct harness_rank *rank) {
 
 #define MIB ((size_t)1 << 20)
 static const struct loss losses[] = {
-    {"killed, 16 KiB", 16384, false, false, false, false},
-    {"killed, 256 MiB", 256 * MIB, false, false, false, false},
-    {"killed, 16 KiB by the exchange", 16384, true, false, false, false},
-    {"killed, 256 MiB by the exchange", 256 * MIB, true, false, false, false},
-    {"killed, 16 KiB in replays", 16384, false, true, false, false},
-    {"killed, 256 MiB in replays", 256 * MIB, false, true, false, false},
-    {"stopped, 16 KiB", 16384, false, false, true, false},
-    {"stopped, 256 MiB", 256 * MIB, false, false, true, false},
-    {"stopped, 16 KiB by the exchange", 16384, true, false, true, false},
-    {"stopped, 16 KiB in replays", 16384, false, true, true, false},
-    {"killed, 16 KiB in a window", 16384, false, false, false, true},
+    {.name = "killed, 16 KiB", .bytes = 16384},
+    {.name = "killed, 256 MiB", .bytes = 256 * MIB},
+    {.name = "killed, 16 KiB by the exchange", .bytes = 16384, .exchange = true},
+    {.name = "killed, 256 MiB by the exchange", .bytes = 256 * MIB, .exchange = true},
+    {.name = "killed, 16 KiB in replays", .bytes = 16384, .graph = true},
+    {.name = "killed, 256 MiB in replays", .bytes = 256 * MIB, .graph = true},
+    {.name = "stopped, 16 KiB", .bytes = 16384, .stopped = true},
+    {.name = "stopped, 256 MiB", .bytes = 256 * MIB, .stopped = true},
+    {.name = "stopped, 16 KiB by the exchange", .bytes = 16384, .exchange = true, .stopped = true},
+    {.name = "stopped, 16 KiB in replays", .bytes = 16384, .graph = true, .stopped = true},
+    {.name = "killed, 16 KiB in a window", .bytes = 16384, .window = true},
+    {.name = "killed, 16 KiB in a full queue", .bytes = 16384, .crowded = true},
+    {.name = "killed, 16 KiB in replays, the graph kept",
+     .bytes = 16384,
+     .graph = true,
+     .kept = true},
+    /* These say something on the fakes alone. */
+    {.name = "killed, a full queue, old", .bytes = 16384, .crowded = true, .old = true},
+    {.name = "killed, exchange, old", .bytes = 16 * MIB, .exchange = true, .old = true},
+    {.name = "killed, replays, old", .bytes = 16384, .graph = true, .old = true},
+    /* Ten kernels that see the flag late: longer than a revoke keeps it up. */
+    {.name = "killed, slow replays", .bytes = 16384, .graph = true, .fault = "kernel_slow:80"},
 };
+
+/* ---- A late rank ---- */
+
+enum { WORD_ENTERED };
+
+/* Nobody leaves a barrier before the last has entered, however late that is. */
+static void late(struct harness_rank *rank) {
+    const int pause = is_real() ? 2000 : 300;
+    if (rank->rank == 1) {
+        harness_sleep_ms(pause);
+        atomic_store(harness_word(rank, WORD_ENTERED), 1);
+    }
+    const int64_t start = harness_now_ms();
+    CHECK_OK(rank, spark_comm_barrier(rank->comm));
+    CHECK_TRUE(rank, atomic_load(harness_word(rank, WORD_ENTERED)) == 1, "left before rank 1 came");
+    if (rank->rank == 0)
+        fprintf(stderr, "figure: a barrier with a rank %d ms late took the other %lld ms\n", pause,
+                (long long)(harness_now_ms() - start));
+}
 
 /* ---- Ends ---- */
 
@@ -482,9 +545,16 @@ static const struct contract_test tests[] = {
     LOSS("stopped_exchange", 8),
     LOSS("stopped_replay", 9),
     LOSS("killed_window", 10),
+    LOSS("killed_crowded", 11),
+    LOSS("killed_replay_kept", 12),
+    LOSS("killed_crowded_old", 13),
+    LOSS("killed_exchange_old", 14),
+    LOSS("killed_replay_old", 15),
+    LOSS("killed_replay_slow", 16),
     {"close_with_graph",
      {.run = close_with_graph, .opens_itself = true, .keeps_things = true, .limit_s = 40},
      PAIR},
+    {"late", {.run = late}, PAIR},
     {"idle", {.run = idle}, PAIR},
 };
 

@@ -1,69 +1,22 @@
 /*
  * A rank whose network is taken away: found by its silence, on both sides. Each rank lives in a
- * network namespace of its own, joined by a bridge in a fourth; needs root and ip(8), and says so
- * where it cannot run.
+ * network namespace of its own (network.h), and the test says so where that cannot be.
  */
-#include <fcntl.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
 
 #include "fault_ranks.h"
+#include "network.h"
 
-#define SIZE 3
+#define SIZE NETWORK_RANKS
 #define LIVENESS_MS 1000
 #define SKIPPED 77
 
 static struct fault_round board_owner;
 static struct fault_board *board;
 static struct world_plan plan;
-static char address[32];
-
-__attribute__((format(printf, 1, 2))) static bool ip(const char *format, ...) {
-    char command[256];
-    va_list arguments;
-    int used = snprintf(command, sizeof command, "ip ");
-
-    va_start(arguments, format);
-    vsnprintf(command + used, sizeof command - (size_t)used - 16, format, arguments);
-    va_end(arguments);
-    strcat(command, " 2>/dev/null");
-    return system(command) == 0;
-}
-
-static void take_down(void) {
-    for (int i = 0; i <= SIZE; i++)
-        ip("netns del sc%d-%d", (int)getpid(), i);
-}
-
-/* Namespace SIZE has the bridge, the others an interface that ends there. */
-static bool set_up(void) {
-    int id = (int)getpid();
-    bool done = true;
-
-    for (int i = 0; i <= SIZE && done; i++)
-        done = ip("netns add sc%d-%d", id, i) && ip("-n sc%d-%d link set lo up", id, i);
-    done = done && ip("-n sc%d-%d link add name bridge0 type bridge", id, SIZE) &&
-           ip("-n sc%d-%d link set bridge0 up", id, SIZE);
-    for (int i = 0; i < SIZE && done; i++)
-        done = ip("-n sc%d-%d link add e%d type veth peer name eth netns sc%d-%d", id, SIZE, i, id,
-                  i) &&
-               ip("-n sc%d-%d link set e%d master bridge0 up", id, SIZE, i) &&
-               ip("-n sc%d-%d addr add 10.77.0.%d/24 dev eth", id, i, i + 1) &&
-               ip("-n sc%d-%d link set eth up", id, i);
-    return done;
-}
-
-static void enter(int number) {
-    char path[64];
-
-    snprintf(path, sizeof path, "/var/run/netns/sc%d-%d", (int)getppid(), number);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    CHECK(fd >= 0 && setns(fd, CLONE_NEWNET) == 0);
-    close(fd);
-}
 
 static void note(struct world_rank *rank) {
     struct fault_seen *seen = &board->seen[rank->rank];
@@ -101,21 +54,21 @@ static void cut_off(int victim) {
         ranks[i].pid = fork();
         CHECK(ranks[i].pid >= 0);
         if (ranks[i].pid != 0) continue;
-        enter(i);
+        CHECK(network_enter(network_of[i]));
         world_open(&ranks[i]);
         body(&ranks[i]);
         exit(0);
     }
     fault_await(&board->ready, SIZE);
     board->struck = sc_deadline_now();
-    assert_true(ip("-n sc%d-%d link set e%d down", (int)getpid(), SIZE, victim));
+    assert_true(network_switch(victim, false));
     for (int i = 0; i < SIZE; i++)
         assert_int_equal(world_wait_process(&ranks[i]), 0);
-    assert_true(ip("-n sc%d-%d link set e%d up", (int)getpid(), SIZE, victim));
+    assert_true(network_switch(victim, true));
     double took = fault_same(&board_owner, others, SPARK_COMM_PEER_LOST);
     const char *words = board->seen[__builtin_ctz(others)].error.message;
     printf("rank %d cut off, to the others: %.0f ms: %s\n", victim, took, words);
-    assert_true(took < LIVENESS_MS + 1000 + 500);
+    assert_true(took < LIVENESS_MS + 1000);
     snprintf(want, sizeof want, "rank %d (process %d) is lost: it gave no sign of life", victim,
              (int)ranks[victim].pid);
     assert_memory_equal(words, want, strlen(want));
@@ -137,19 +90,15 @@ static void test_cut_off(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cut_off)};
 
-    if (geteuid() != 0 || !set_up()) {
-        take_down();
-        printf("skipped: network namespaces with veth need root, CAP_NET_ADMIN and ip(8)\n");
+    if (!network_set_up()) {
+        printf("skipped: " NETWORK_NEEDS "\n");
         return SKIPPED;
     }
     board = board_owner.board = world_board(sizeof *board);
     board_owner.size = SIZE;
-    snprintf(address, sizeof address, "10.77.0.1");
     plan = world_plan_for(SIZE);
-    plan.addr = address;
+    plan.addr = NETWORK_HEAD;
     plan.token = "a token, since the ranks are not local to each other";
     plan.liveness_ms = LIVENESS_MS;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    take_down();
-    return failed;
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

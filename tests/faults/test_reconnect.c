@@ -7,8 +7,6 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include <limits.h>
-
 #include "api/handle.h"
 #include "reconnect_ranks.h"
 
@@ -326,26 +324,6 @@ static void test_other_build(void **state) {
 #define MOST_GROWTH_KIB 1024 /* the recorder's rings fill up, some 320 KiB */
 #endif
 
-static long resident_kib(void) {
-    long pages = 0, resident = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    CHECK(file != NULL && fscanf(file, "%ld %ld", &pages, &resident) == 2);
-    fclose(file);
-    return resident * (sysconf(_SC_PAGESIZE) / 1024);
-}
-
-/* The least within 200 ms, or `want` within 2 s: a caller at the door comes and goes. */
-static int settled_descriptors(int want) {
-    int64_t until = sc_deadline_after(want == 0 ? 200 : 2000);
-    int least = INT_MAX;
-    while (least != want && !sc_deadline_passed(until)) {
-        int count = world_count_descriptors();
-        if (count < least) least = count;
-        usleep(1000);
-    }
-    return least;
-}
-
 static void body_two_hundred(struct job_rank *rank) {
     int descriptors = 0, threads = 0;
     long resident = 0;
@@ -354,15 +332,15 @@ static void body_two_hundred(struct job_rank *rank) {
         CHECK_OK(spark_comm_attempt_reconnect(rank->comm));
         job_verify(rank);
         if (round == 1) {
-            descriptors = settled_descriptors(0);
+            descriptors = job_settled_descriptors(0);
             threads = world_count_threads();
-            resident = resident_kib();
+            resident = job_resident_kib();
         }
     }
     CHECK(job_epoch(rank) == 201);
     CHECK(world_settle_threads(threads) == threads);
-    CHECK(settled_descriptors(descriptors) == descriptors);
-    long grown = resident_kib() - resident;
+    CHECK(job_settled_descriptors(descriptors) == descriptors);
+    long grown = job_resident_kib() - resident;
     printf("rank %d: %ld KiB more after 198 reconnects\n", rank->rank, grown);
     CHECK(grown < MOST_GROWTH_KIB);
     spark_comm_close(rank->comm);

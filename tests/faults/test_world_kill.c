@@ -290,6 +290,42 @@ static void test_rank_replaced_early(void **state) {
         assert_int_equal(world_wait_process(&ranks[i]), 0);
 }
 
+/* ---- Closing beside a rank that is stopped ---- */
+
+static void body_close(struct world_rank *rank) {
+    CHECK_STATUS(rank, rank->status, SPARK_COMM_OK);
+    CHECK_STATUS(rank, world_barrier(rank, 1), SPARK_COMM_OK);
+    if (rank->rank == 1) raise(SIGSTOP);
+    while (rank->rank == 0 && atomic_load(&board->struck) == 0)
+        usleep(200);
+    int64_t start = sc_deadline_now();
+    sc_world_close(rank->world);
+    board->seen[rank->rank].status = (int)world_ms_since(start);
+}
+
+/* The sockets of one that closed are not gone before all have read what came on them. */
+static void test_close_awaits_farewell(void **state) {
+    struct world_plan plan = world_plan_for(SIZE);
+    struct world_rank ranks[SIZE];
+    int status;
+    (void)state;
+
+    memset(board, 0, sizeof *board);
+    for (int i = 0; i < SIZE; i++) {
+        world_prepare(&ranks[i], &plan, i);
+        world_start_process(&ranks[i], body_close);
+    }
+    assert_int_equal(waitpid(ranks[1].pid, &status, WUNTRACED), ranks[1].pid);
+    assert_true(WIFSTOPPED(status));
+    atomic_store(&board->struck, 1);
+    usleep(300 * 1000);
+    assert_int_equal(waitpid(ranks[0].pid, &status, WNOHANG), 0); /* still in its close */
+    kill(ranks[1].pid, SIGCONT);
+    for (int i = 0; i < SIZE; i++)
+        assert_int_equal(world_wait_process(&ranks[i]), 0);
+    assert_true(board->seen[0].status < 4000); /* it was answered, the limit is 5000 */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed),
@@ -300,6 +336,7 @@ int main(void) {
         cmocka_unit_test(test_all_stopped),
         cmocka_unit_test(test_head_replaced_early),
         cmocka_unit_test(test_rank_replaced_early),
+        cmocka_unit_test(test_close_awaits_farewell),
     };
     board = world_board(sizeof *board);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,7 +26,8 @@ sc_add_test(test_reconnect
 sc_add_test(test_reconnect_lost
     SOURCES test_reconnect_lost.c
     LINK_OPTIONS LINKER:--wrap=sc_world_agree LINKER:--wrap=sc_link_send
-        LINKER:--wrap=sc_socket_resolve)
+        LINKER:--wrap=sc_socket_resolve
+    TIMEOUT 300)
 sc_add_test(test_world_reconnect
     SOURCES test_world_reconnect.c
     LINK_OPTIONS LINKER:--wrap=sc_thread_host_id)
@@ -39,3 +40,29 @@ sc_add_test(test_world_verdict
 sc_add_test(test_verdict SOURCES test_verdict.c TIMEOUT 400)
 sc_add_test(test_last_barrier SOURCES test_last_barrier.c TIMEOUT 300)
 sc_add_test(test_mismatch SOURCES test_mismatch.c TIMEOUT 300)
+
+# Abort at a chosen step of a reconnect.
+sc_add_test(test_reconnect_abort
+    SOURCES test_reconnect_abort.c
+    LINK_OPTIONS LINKER:--wrap=sc_monitor_stop LINKER:--wrap=sc_world_settle
+        LINKER:--wrap=sc_world_agree)
+# The hub's successors, between hosts: who dials whom at which moment, and a head that stalls.
+sc_add_test(test_world_heir
+    SOURCES test_world_heir.c
+    LINK_OPTIONS LINKER:--wrap=sc_thread_host_id LINKER:--wrap=sc_socket_connect_start
+        LINKER:--wrap=sc_judge_step)
+# Memory that runs out at every point of a reconnect.
+sc_add_test(test_reconnect_memory
+    SOURCES test_reconnect_memory.c "${PROJECT_SOURCE_DIR}/src/base/alloc.c"
+    DEFINITIONS SPARK_COMM_TESTING)
+# Random faults: each rank's connections go through a network that can be taken away.
+sc_add_test(test_soak
+    SOURCES test_soak.c
+    LINK_OPTIONS LINKER:--wrap=socket
+    TIMEOUT 900 NO_CMOCKA)
+
+# A stopped head keeps its port, so its replacement is elsewhere.
+sc_add_test(test_zombie
+    SOURCES test_zombie.c
+    LINK_OPTIONS LINKER:--wrap=sc_socket_resolve
+    TIMEOUT 400)

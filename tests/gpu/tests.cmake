@@ -10,8 +10,9 @@ else()
     message(STATUS "nccl.h or cudaTypedefs.h not found: our declarations are not compared with them")
 endif()
 
-# Not tests: what a call costs, and a rank that is replaced again and again. Run by tests/gpu/check.
-foreach(program host_cost replaced)
+# Not tests: what a call costs, a rank that is replaced again and again, sums on memory of either kind. Run by
+# tests/gpu/check.
+foreach(program host_cost replaced granted)
     add_executable(gpu_${program} "${sc_folder_path}/programs/${program}.c"
         "${PROJECT_SOURCE_DIR}/tests/support/device/device.c")
     set_target_properties(gpu_${program} PROPERTIES

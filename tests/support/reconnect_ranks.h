@@ -1,21 +1,26 @@
 /*
- * Communicators of three ranks for tests of reconnect: every rank is a process of its own, which the
- * test starts, kills, stops, wakes and replaces. What ranks tell the test, and the test them, stands
- * on a board of shared memory.
+ * Communicators of three ranks (or as many as JOB_RANKS says before) for tests of reconnect: every
+ * rank is a process of its own, which the test starts, kills, stops, wakes and replaces. What ranks
+ * tell the test, and the test them, stands on a board of shared memory.
  */
 #ifndef TESTS_SUPPORT_RECONNECT_RANKS_H
 #define TESTS_SUPPORT_RECONNECT_RANKS_H
 
+#include <limits.h>
 #include <spark_comm.h>
 
 #include "world_ranks.h"
 
+#ifndef JOB_RANKS
 #define JOB_RANKS 3
+#endif
+#define JOB_SUM (JOB_RANKS * (JOB_RANKS + 1) / 2) /* 1 + 2 + ... */
 #define JOB_WORDS 16
 
 struct job_board {
     int port;
     int rendezvous_ms, liveness_ms;
+    char addr[32], token[32]; /* empty: 127.0.0.1, and none */
     _Atomic int64_t words[JOB_WORDS]; /* as a test likes */
     struct {
         _Atomic uint32_t verified; /* the epoch in which this rank has found all to work */
@@ -68,8 +73,9 @@ static inline spark_comm_status job_open(struct job_rank *rank) {
     options.backend = "shm";
     options.rank = rank->rank;
     options.world_size = JOB_RANKS;
-    options.master_addr = "127.0.0.1";
+    options.master_addr = board->addr[0] != '\0' ? board->addr : "127.0.0.1";
     options.master_port = board->port;
+    options.job_token = board->token[0] != '\0' ? board->token : NULL;
     options.rendezvous_timeout_ms = board->rendezvous_ms;
     options.liveness_timeout_ms = board->liveness_ms;
     options.op_timeout_ms = 20000;
@@ -205,7 +211,7 @@ static inline spark_comm_status job_sum(struct job_rank *rank, float *data, size
         data[i] = (float)(rank->rank + 1) * (float)(1 + (i + (size_t)step) % 97);
     spark_comm_status st = spark_comm_submit(rank->comm, &op);
     for (size_t i = 0; st == SPARK_COMM_OK && i < count; i++)
-        CHECK(data[i] == 6.0f * (float)(1 + (i + (size_t)step) % 97)); /* 1 + 2 + 3 */
+        CHECK(data[i] == (float)(JOB_SUM * (1 + (i + (size_t)step) % 97)));
     return st;
 }
 
@@ -251,10 +257,11 @@ static inline spark_comm_status job_try(struct job_rank *rank) {
     uint32_t to = mine, from = 0;
     TRY(spark_comm_group_start(rank->comm));
     /* A group is closed whatever happens: group_end says what went wrong. */
-    spark_comm_send_to(rank->comm, job_address(&to), 4, (rank->rank + 1) % 3, 0);
-    spark_comm_recv_from(rank->comm, job_address(&from), 4, (rank->rank + 2) % 3, 0);
+    spark_comm_send_to(rank->comm, job_address(&to), 4, (rank->rank + 1) % JOB_RANKS, 0);
+    spark_comm_recv_from(rank->comm, job_address(&from), 4,
+                         (rank->rank + JOB_RANKS - 1) % JOB_RANKS, 0);
     TRY(spark_comm_group_end(rank->comm));
-    CHECK(from == 40 + (uint32_t)(rank->rank + 2) % 3);
+    CHECK(from == 40 + (uint32_t)(rank->rank + JOB_RANKS - 1) % JOB_RANKS);
     TRY(spark_comm_symmetric_alloc(rank->comm, 65536, &symmetric));
     TRY(job_sum(rank, (float *)(uintptr_t)symmetric, 16384, 3));
     TRY(spark_comm_symmetric_free(rank->comm, symmetric));
@@ -317,6 +324,28 @@ static inline void job_body_reduce(struct job_rank *rank) {
         job_reconnect(rank);
     }
     spark_comm_close(rank->comm);
+}
+
+/* ---- What a process holds ---- */
+
+static inline long job_resident_kib(void) {
+    long pages = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file != NULL && fscanf(file, "%ld %ld", &pages, &resident) == 2);
+    fclose(file);
+    return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* The least within 200 ms, or `want` within 2 s: a caller at the door comes and goes. */
+static inline int job_settled_descriptors(int want) {
+    int64_t until = sc_deadline_after(want == 0 ? 200 : 2000);
+    int least = INT_MAX;
+    while (least != want && !sc_deadline_passed(until)) {
+        int count = world_count_descriptors();
+        if (count < least) least = count;
+        usleep(1000);
+    }
+    return least;
 }
 
 #endif

@@ -71,7 +71,11 @@ static void test_alone(void **state) {
     assert_int_equal(*sc_world_poison(world), SPARK_COMM_ABORTED);
     assert_int_equal(sc_world_cause(world, &cause), SPARK_COMM_OK);
     assert_string_equal(cause.message, "rank 0 aborted");
-    assert_int_equal(sc_world_renew(world), SPARK_COMM_OK);
+    sc_world_ask(world);
+    assert_int_equal(sc_world_renew(world, &cause), SPARK_COMM_OK);
+    assert_int_equal(*sc_world_gate(world), SPARK_COMM_ABORTED);
+    assert_int_equal(sc_world_agree(world, SPARK_COMM_OK, &cause), SPARK_COMM_OK);
+    assert_int_equal(*sc_world_gate(world), 0);
     assert_int_equal(sc_world_epoch(world), 2);
     assert_int_equal(*sc_world_poison(world), 0);
     sc_world_close(world);
@@ -103,7 +107,7 @@ static void body_members(struct world_rank *rank) {
     CHECK(report.lost_count == 0 && report.lost_rank == -1);
     CHECK(report.silent_rank >= 0 && report.silent_rank != rank->rank);
     CHECK(report.silent_ms < 5000);
-    CHECK(sc_world_renew(rank->world) == SPARK_COMM_WRONG_STATE);
+    CHECK(sc_world_renew(rank->world, &rank->error) == SPARK_COMM_WRONG_STATE);
     CHECK_STATUS(rank, world_barrier(rank, 1), SPARK_COMM_OK);
     sc_world_close(rank->world);
 }

@@ -9,6 +9,9 @@ sc_add_test(test_world_many
     LINK_OPTIONS LINKER:--wrap=sc_thread_host_id
     TIMEOUT 120
     SERIAL)
+# A name service that gives no answer; a reconnect at the very moment that a refused call asks why.
+sc_add_test(test_lookup SOURCES test_lookup.c LINK_OPTIONS LINKER:--wrap=getaddrinfo)
+sc_add_test(test_gate SOURCES test_gate.c LINK_OPTIONS LINKER:--wrap=sc_world_cause)
 # The reader of the program spark-comm trace, held against the recorder that writes its files.
 if(TARGET spark-comm)
     file(GLOB trace_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/cli/trace_*.c")

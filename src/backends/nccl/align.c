@@ -47,13 +47,15 @@ spark_comm_status sc_align_run(struct sc_nccl *nccl, const spark_comm_op *op, sc
         bytes *= (size_t)nccl->size;
     }
     sc_cu_pointer block = 0;
+    spark_comm_status st = sc_order_breathe(nccl, op, stream, 2);
+    if (st != SPARK_COMM_OK) return st;
     result = take_block(nccl, bytes, &block);
     if (result != SC_CU_OK)
         return fail(nccl, result, "cuMemAlloc for a buffer that is not aligned");
     moved.send = block;
     moved.recv = block + at;
     result = cuda->copy(block, op->send, bytes, stream);
-    spark_comm_status st = result == SC_CU_OK ? run(nccl, &moved, stream) : SPARK_COMM_OK;
+    st = result == SC_CU_OK ? run(nccl, &moved, stream) : SPARK_COMM_OK;
     if (st != SPARK_COMM_OK) return st;
     if (result == SC_CU_OK) result = cuda->copy(op->recv, moved.recv, op->bytes, stream);
     return result == SC_CU_OK ? SPARK_COMM_OK : fail(nccl, result, "cuMemcpyDtoDAsync");

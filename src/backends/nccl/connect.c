@@ -284,7 +284,10 @@ static spark_comm_status share_id(struct sc_nccl *nccl, sc_nccl_id *id, int64_t 
 }
 
 static spark_comm_status init(struct sc_nccl *nccl, const sc_nccl_id *id, int64_t deadline) {
-    sc_nccl_config config = config_of(0, SC_NCCL_UNSET);
+    /* Whether a child shares is asked of its parent. Without revoke it must: see shake_off. */
+    nccl->shares = nccl->settings.nccl_split_share != 0 || nccl->api->revoke == NULL;
+    nccl->revoked = false;
+    sc_nccl_config config = config_of(0, nccl->shares);
     nccl->parent = NULL;
     int result = nccl->api->init(&nccl->parent, nccl->size, *id, nccl->rank, &config);
     if (result != SC_NCCL_OK && result != SC_NCCL_IN_PROGRESS)
@@ -293,7 +296,7 @@ static spark_comm_status init(struct sc_nccl *nccl, const sc_nccl_id *id, int64_
 }
 
 static spark_comm_status split(struct sc_nccl *nccl, int64_t deadline) {
-    sc_nccl_config config = config_of(1, nccl->settings.nccl_split_share);
+    sc_nccl_config config = config_of(1, SC_NCCL_UNSET);
     nccl->comm = NULL;
     int result = nccl->api->split(nccl->parent, 0, nccl->rank, &nccl->comm, &config);
     if (result != SC_NCCL_OK && result != SC_NCCL_IN_PROGRESS)

@@ -46,6 +46,8 @@ spark_comm_status sc_exchange_run(struct sc_nccl *nccl, const spark_comm_op *op,
         size_t left = op->bytes - at;
         size_t bytes = left < SC_NCCL_CHUNK ? left : SC_NCCL_CHUNK;
         sc_cu_pointer buffer = nccl->ring[nccl->next_ring++ % SC_NCCL_RING];
+        spark_comm_status st = sc_order_breathe(nccl, op, stream, 2);
+        if (st != SPARK_COMM_OK) return st;
         int result = swap(nccl, op->recv + at, buffer, bytes, stream);
         if (result != SC_NCCL_OK) {
             sc_nccl_fail(nccl, result, "the exchange's ncclSend and ncclRecv");

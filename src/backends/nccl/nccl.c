@@ -91,13 +91,6 @@ static spark_comm_status all_gather(void *state, const spark_comm_call *call) {
     return sc_order_end(nccl, &turn, st);
 }
 
-/* A limit of `call` from now on: work that was queued before a host-complete operation has its own. */
-static int64_t fresh_deadline(const struct sc_nccl *nccl, const spark_comm_call *call) {
-    int limit =
-        call->ops->timeout_ms != 0 ? call->ops->timeout_ms : nccl->host->options->op_timeout_ms;
-    return limit == SPARK_COMM_FOREVER ? SC_DEADLINE_NEVER : sc_deadline_after(limit);
-}
-
 /* Host-complete: `before` tells when what was queued earlier is done, `after` when the data is there.
  * Both events are the data lane's, which is held. */
 static spark_comm_status broadcast(void *state, const spark_comm_call *call) {
@@ -120,7 +113,7 @@ static spark_comm_status broadcast(void *state, const spark_comm_call *call) {
     if (st != SPARK_COMM_OK) return st;
     sc_device_enter(&nccl->device, &scope, true);
     st = sc_order_await(nccl, nccl->before, call->deadline_ns);
-    if (st == SPARK_COMM_OK) st = sc_order_await(nccl, nccl->after, fresh_deadline(nccl, call));
+    if (st == SPARK_COMM_OK) st = sc_order_await(nccl, nccl->after, sc_order_deadline(nccl, op));
     sc_device_leave(&nccl->device, &scope);
     return st;
 }

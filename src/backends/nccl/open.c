@@ -13,13 +13,15 @@
 #define IS_AARCH64 false
 #endif
 
+#define GRAPHS_MS 3000 /* for stuck replays of destroyed graphs to leave the GPU */
+
 static int64_t limit(int timeout_ms) {
     return timeout_ms == SPARK_COMM_FOREVER ? SC_DEADLINE_NEVER : sc_deadline_after(timeout_ms);
 }
 
 /* Says why not, or what it would use. */
 spark_comm_status sc_nccl_open_probe(void *user, const spark_comm_options *options, char *why,
-                                size_t why_size) {
+                                     size_t why_size) {
     const struct sc_nccl_library *api;
     const struct sc_driver *cuda;
     struct sc_settings settings;
@@ -102,8 +104,9 @@ static void release_unless_stuck(struct sc_nccl *nccl, bool ended) {
     }
     sc_log_write(sc_host_log(nccl->host), SPARK_COMM_LOG_ERROR,
                  "nccl: the communicator could not be ended (%d captured graphs live); its memory "
-                 "is left alone",
+                 "is left alone until they are destroyed, or the process ends",
                  sc_watch_live_graphs(nccl));
+    sc_watch_leave_job(nccl);
 }
 
 spark_comm_status sc_nccl_open_backend(void *user, const spark_comm_host *host, void **state) {
@@ -123,7 +126,8 @@ spark_comm_status sc_nccl_open_backend(void *user, const spark_comm_host *host, 
     *state = nccl;
     return st;
 fail:
-    release_unless_stuck(nccl, sc_watch_end(nccl, limit(host->options->close_timeout_ms)));
+    deadline = limit(host->options->close_timeout_ms);
+    release_unless_stuck(nccl, sc_watch_end(nccl, deadline, deadline));
     return st;
 }
 
@@ -157,8 +161,10 @@ void sc_nccl_open_close(void *state) {
             sc_nccl_memory_deregister_all(nccl);
             ended = sc_watch_destroy(nccl, deadline);
         } else {
-            sc_watch_await_graphs(nccl);
-            ended = sc_watch_end(nccl, deadline);
+            /* Graphs of a healthy communicator are not stuck: whoever destroys them late does so. */
+            bool poisoned = __atomic_load_n(host->poison, __ATOMIC_ACQUIRE) != 0;
+            ended = sc_watch_end(nccl, deadline,
+                                 sc_deadline_min(deadline, limit(poisoned ? GRAPHS_MS : 0)));
         }
         sc_device_leave(&nccl->device, &scope);
     }
@@ -172,15 +178,17 @@ void sc_nccl_open_interrupt(void *state) {
 
 /* This rank's own part of a new epoch: the old communicator must be gone. */
 static spark_comm_status leave_epoch(struct sc_nccl *nccl, int64_t deadline) {
-    int graphs = sc_watch_await_graphs(nccl);
-    if (graphs > 0)
-        return sc_host_fail(nccl->host, SPARK_COMM_WRONG_STATE, -1, 0,
-                            "%d captured graphs hold operations of the old epoch: destroy them, "
-                            "then reconnect",
-                            graphs);
-    if (!sc_watch_end(nccl, deadline))
+    if (!sc_watch_end(nccl, deadline, limit(GRAPHS_MS))) {
+        int graphs = sc_watch_live_graphs(nccl);
+        if (graphs > 0)
+            return sc_host_fail(
+                nccl->host, SPARK_COMM_WRONG_STATE, -1, 0,
+                "%d captured graphs hold operations of the old epoch: destroy them, "
+                "then reconnect",
+                graphs);
         return sc_host_fail(nccl->host, SPARK_COMM_BACKEND, -1, 0,
                             "NCCL could not end the old communicator: the process must end");
+    }
     sc_nccl_memory_forget(nccl);
     sc_order_reset(nccl);
     return SPARK_COMM_OK;
@@ -200,7 +208,8 @@ spark_comm_status sc_nccl_open_reopen(void *state) {
         sc_nccl_memory_restore(nccl);
         st = sc_watch_start(nccl);
     } else if (st != SPARK_COMM_OK && local == SPARK_COMM_OK) {
-        sc_watch_end(nccl, limit(nccl->host->options->close_timeout_ms));
+        deadline = limit(nccl->host->options->close_timeout_ms);
+        sc_watch_end(nccl, deadline, deadline);
     }
     return st;
 }

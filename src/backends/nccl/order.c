@@ -2,7 +2,7 @@
  * The order of submissions. Operations of one communicator never run at the same time: while they
  * stay on one stream the stream orders them, and when the stream changes the new one waits for an
  * event behind the latest operation. Such events also serve as marks, which tell how far the GPU is:
- * at least one per window of 64 submissions, and one behind every operation on a stream that may go
+ * at least one per window of 64 launches, and one behind every operation on a stream that may go
  * away (all but options.stream and our own). The watcher marks the rest of a window that stays short.
  *
  * A captured operation runs when its graph is launched, which the caller orders; nothing is chained
@@ -72,6 +72,7 @@ void sc_order_reset(struct sc_nccl *nccl) {
     order->any = false;
     order->tail = order->head;
     order->marked = order->submitted;
+    order->marked_launches = order->passed_launches = order->launched;
     atomic_store_explicit(&order->completed, order->submitted, memory_order_relaxed);
     order->graph_id = 0;
     order->progress_ns = sc_deadline_now();
@@ -80,28 +81,35 @@ void sc_order_reset(struct sc_nccl *nccl) {
 
 /* ---- Marks ---- */
 
+/* Marks pass in their order, so the newest is asked first, then the middle of what is left: a caller
+ * may wait for this lock. An event that a capture took in tells nothing; the next mark will. */
 void sc_order_poll(struct sc_nccl *nccl) {
     struct sc_nccl_order *order = &nccl->order;
-    while (order->tail != order->head) {
-        struct sc_nccl_mark *mark = &order->marks[order->tail % SC_NCCL_MARKS];
+    uint64_t high = order->head, at = high - 1;
+    for (; order->tail < high; at = order->tail + (high - order->tail) / 2) {
+        struct sc_nccl_mark *mark = &order->marks[at % SC_NCCL_MARKS];
         int result = nccl->device.cuda->event_query(mark->event);
-        /* An event that a capture took in tells nothing; the next mark will. */
-        if (result != SC_CU_OK && result != SC_CU_CAPTURED_EVENT) return;
-        order->tail++;
-        if (result == SC_CU_CAPTURED_EVENT) continue;
+        bool skipped = result == SC_CU_CAPTURED_EVENT && at == order->tail;
+        if (result != SC_CU_OK && !skipped) {
+            high = at;
+            continue;
+        }
+        order->tail = at + 1;
+        if (skipped) continue;
         atomic_store_explicit(&order->completed, mark->count, memory_order_relaxed);
+        order->passed_launches = mark->launched;
         order->progress_ns = sc_deadline_now();
     }
 }
 
-/* Records an event behind everything submitted so far, on the stream of the latest operation. */
-static int mark(struct sc_nccl *nccl) {
+/* Records an event behind everything submitted so far; `stream` is that of the latest operation. */
+static int mark(struct sc_nccl *nccl, sc_cu_stream stream) {
     struct sc_nccl_order *order = &nccl->order;
     struct sc_nccl_mark *mark = &order->marks[order->head % SC_NCCL_MARKS];
-    int result = nccl->device.cuda->event_record(mark->event, order->last);
+    int result = nccl->device.cuda->event_record(mark->event, stream);
     if (result != SC_CU_OK) return result;
     mark->count = order->marked = order->submitted;
-    mark->recorded_ns = sc_deadline_now();
+    mark->launched = order->marked_launches = order->launched;
     order->head++;
     return result;
 }
@@ -118,7 +126,8 @@ static bool is_capturing(const struct sc_nccl *nccl, sc_cu_stream stream) {
 void sc_order_mark_rest(struct sc_nccl *nccl) {
     struct sc_nccl_order *order = &nccl->order;
     if (order->marked == order->submitted || order->head - order->tail >= SC_NCCL_MARKS - 1) return;
-    if (stream_stays(nccl, order->last) && !is_capturing(nccl, order->last)) mark(nccl);
+    if (stream_stays(nccl, order->last) && !is_capturing(nccl, order->last))
+        mark(nccl, order->last);
 }
 
 struct await {
@@ -148,22 +157,48 @@ spark_comm_status sc_order_await(struct sc_nccl *nccl, sc_cu_event event, int64_
 
 /* ---- One operation ---- */
 
-/* No more than so many submissions may be outstanding: NCCL's proxy has a pool that runs dry. */
-static spark_comm_status hold_back(struct sc_nccl *nccl, int64_t deadline) {
+int64_t sc_order_deadline(const struct sc_nccl *nccl, const spark_comm_op *op) {
+    int limit = op->timeout_ms != 0 ? op->timeout_ms : nccl->host->options->op_timeout_ms;
+    return limit == SPARK_COMM_FOREVER ? SC_DEADLINE_NEVER : sc_deadline_after(limit);
+}
+
+static inline bool is_ahead(const struct sc_nccl_order *order) {
+    return order->launched - order->passed_launches >= SC_NCCL_RUN_AHEAD;
+}
+
+/* No more than so many launches may be outstanding: NCCL's proxy has a pool that runs dry, and a driver
+ * whose queue is full keeps the caller inside. Context current. */
+static spark_comm_status await_room(struct sc_nccl *nccl, int64_t deadline) {
     struct sc_nccl_order *order = &nccl->order;
-    struct sc_device_scope scope;
     spark_comm_status st = SPARK_COMM_OK;
-    uint64_t completed = atomic_load_explicit(&order->completed, memory_order_relaxed);
-    if (__builtin_expect(order->submitted - completed < SC_NCCL_RUN_AHEAD, 1)) return st;
-    sc_device_enter(&nccl->device, &scope, true);
     for (;;) {
         sc_order_poll(nccl);
-        completed = atomic_load_explicit(&order->completed, memory_order_relaxed);
-        if (order->submitted - completed < SC_NCCL_RUN_AHEAD || order->tail == order->head) break;
+        if (!is_ahead(order) || order->tail == order->head) return st;
         st = sc_order_await(nccl, order->marks[order->tail % SC_NCCL_MARKS].event, deadline);
-        if (st != SPARK_COMM_OK) break;
+        if (st != SPARK_COMM_OK) return st;
     }
+}
+
+static spark_comm_status hold_back(struct sc_nccl *nccl, int64_t deadline) {
+    struct sc_device_scope scope;
+    if (__builtin_expect(!is_ahead(&nccl->order), 1)) return SPARK_COMM_OK;
+    sc_device_enter(&nccl->device, &scope, true);
+    spark_comm_status st = await_room(nccl, deadline);
     sc_device_leave(&nccl->device, &scope);
+    return st;
+}
+
+spark_comm_status sc_order_breathe(struct sc_nccl *nccl, const spark_comm_op *op,
+                                   sc_cu_stream stream, unsigned launches) {
+    struct sc_nccl_order *order = &nccl->order;
+    spark_comm_status st = SPARK_COMM_OK;
+    if (!order->eager) return st;
+    if (order->launched - order->marked_launches >= SC_NCCL_WINDOW) {
+        int result = mark(nccl, stream);
+        if (result != SC_CU_OK) return sc_nccl_cuda_fail(nccl, result, "cuEventRecord");
+    }
+    if (is_ahead(order)) st = await_room(nccl, sc_order_deadline(nccl, op));
+    if (st == SPARK_COMM_OK) order->launched += launches;
     return st;
 }
 
@@ -175,7 +210,7 @@ static int chain(struct sc_nccl *nccl, sc_cu_stream stream) {
         /* Only a stream that stays has unmarked operations. While it captures, what was queued there
          * before the capture has no event; the caller orders graphs against eager calls. */
         if (is_capturing(nccl, order->last)) return SC_CU_OK;
-        int result = mark(nccl);
+        int result = mark(nccl, order->last);
         if (result != SC_CU_OK) return result;
     }
     return nccl->device.cuda->stream_wait(stream,
@@ -250,6 +285,7 @@ spark_comm_status sc_order_begin(struct sc_nccl *nccl, const spark_comm_call *ca
     if (!turn->captured) st = hold_back(nccl, call->deadline_ns);
     if (st != SPARK_COMM_OK) goto fail;
     sc_device_enter(&nccl->device, &turn->scope, false);
+    nccl->order.eager = !turn->captured;
     int result = prepare_stream(nccl, turn);
     if (result == SC_CU_OK) return st;
     st = sc_nccl_cuda_fail(nccl, result, "ordering streams");
@@ -268,10 +304,12 @@ spark_comm_status sc_order_end(struct sc_nccl *nccl, struct sc_order_turn *turn,
             order->progress_ns =
                 sc_deadline_now(); /* work begins: idle time is no lack of progress */
         order->submitted++;
+        order->launched += turn->forked ? 2 : 1; /* waits of events queue up too */
         order->last = turn->stream;
         order->any = true;
-        bool due = order->submitted - order->marked >= SC_NCCL_WINDOW;
-        if (due || turn->forked || !stream_stays(nccl, turn->stream)) result = mark(nccl);
+        bool due = order->launched - order->marked_launches >= SC_NCCL_WINDOW;
+        if (due || turn->forked || !stream_stays(nccl, turn->stream))
+            result = mark(nccl, turn->stream);
         if (result == SC_CU_OK && turn->forked)
             result = nccl->device.cuda->stream_wait(
                 turn->caller, order->marks[(order->head - 1) % SC_NCCL_MARKS].event, 0);

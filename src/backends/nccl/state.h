@@ -30,8 +30,8 @@
 #include "os/wait.h"
 #include "world/host.h"
 
-#define SC_NCCL_RUN_AHEAD 512 /* submissions that may be outstanding */
-#define SC_NCCL_WINDOW 64 /* submissions between two marks */
+#define SC_NCCL_RUN_AHEAD 512 /* launches that may be outstanding */
+#define SC_NCCL_WINDOW 64 /* launches between two marks */
 #define SC_NCCL_MARKS 1024 /* a power of two above the run-ahead */
 #define SC_NCCL_FORKS 16
 #define SC_NCCL_RING 4 /* receive buffers of the exchange */
@@ -39,11 +39,10 @@
 #define SC_NCCL_ALIGNED 32 /* blocks of align.c: a chunk, twice that, ... */
 #define SC_NCCL_MAX_RANKS 256
 
-/* An event behind the submissions up to `count`. */
+/* An event behind the submissions up to `count`, and as many launches. */
 struct sc_nccl_mark {
     sc_cu_event event;
-    uint64_t count;
-    int64_t recorded_ns;
+    uint64_t count, launched;
 };
 
 /* What is submitted, and on which stream. Everything under `lock` but for the atomics. */
@@ -51,9 +50,12 @@ struct sc_nccl_order {
     struct sc_lock lock;
     sc_cu_stream last; /* where the latest operation runs */
     bool any; /* `last` is valid */
+    bool eager; /* the operation that has its turn is not captured */
     struct sc_nccl_mark marks[SC_NCCL_MARKS];
     uint64_t head, tail; /* marks recorded, marks passed */
     uint64_t submitted, marked; /* operations; up to which a mark was recorded */
+    /* What they put into the driver's queue, likewise; up to which the GPU is known to be. */
+    uint64_t launched, marked_launches, passed_launches;
     _Atomic uint64_t
         completed; /* operations the GPU is known to have passed; relaxed, for readers */
     int64_t progress_ns; /* when that rose last */
@@ -98,7 +100,8 @@ struct sc_nccl_watch {
     _Atomic bool leave;
     _Atomic bool ended; /* the communicator was ended because of a fault */
     _Atomic bool stuck; /* it could not be: the process must end */
-    bool held; /* captured graphs keep it from being ended; the watcher's own */
+    bool told; /* what keeps it from being ended; the watcher's own */
+    struct sc_nccl_job *job; /* an abort that waits for graphs; of who ends the communicator */
 };
 
 struct sc_nccl {
@@ -110,6 +113,8 @@ struct sc_nccl {
     int rank, size;
     bool shared_gpu; /* NCCL is kept out */
     sc_nccl_comm parent, comm; /* comm: the blocking child that everything runs on */
+    bool shares; /* the child shares the parent's resources, and its abort flag */
+    bool revoked; /* of helpers that end the communicator, which run one after another */
     sc_cu_stream stream; /* ours: event-ordered operations, warm-up */
     sc_cu_stream default_stream; /* options.stream */
     struct sc_nccl_order order;
@@ -165,6 +170,12 @@ spark_comm_status sc_order_begin(struct sc_nccl *nccl, const spark_comm_call *ca
  * failure of the marking. */
 spark_comm_status sc_order_end(struct sc_nccl *nccl, struct sc_order_turn *turn,
                                spark_comm_status status);
+/* Inside an operation of many launches, lock held, context current: counts `launches` that go to
+ * `stream`, and first waits for the GPU where too much is outstanding. Nothing is counted in a capture. */
+spark_comm_status sc_order_breathe(struct sc_nccl *nccl, const spark_comm_op *op,
+                                   sc_cu_stream stream, unsigned launches);
+/* A limit of `op` from now on: work that was queued before it has its own. */
+int64_t sc_order_deadline(const struct sc_nccl *nccl, const spark_comm_op *op);
 /* Launches the tick that counts a replay. CUDA's result. */
 int sc_order_tick(struct sc_nccl *nccl, sc_cu_stream stream);
 /* Lock held, context current: passes the marks that the GPU has passed. */
@@ -228,11 +239,14 @@ static inline void sc_watch_wake(struct sc_nccl *nccl) {
     if (__builtin_expect(atomic_load_explicit(&nccl->watch.idle, memory_order_relaxed) != 0, 0))
         sc_watch_wake_slow(nccl);
 }
-/* Ends both communicators by force: revoke where NCCL has it, then abort. False when that did not
- * come back by the deadline (watch.stuck), or must not begin since captured graphs live. */
-bool sc_watch_end(struct sc_nccl *nccl, int64_t deadline);
+/* Ends both communicators by force. False when that did not come back by the deadline (watch.stuck),
+ * and while a caller does not leave NCCL or captured graphs live, which are waited for until
+ * `graphs_until` at most: then again later. */
+bool sc_watch_end(struct sc_nccl *nccl, int64_t deadline, int64_t graphs_until);
 /* Destroys healthy communicators in order; false at the deadline (watch.stuck). */
 bool sc_watch_destroy(struct sc_nccl *nccl, int64_t deadline);
+/* Leaves an abort that still waits for graphs to itself: what it uses is never freed. */
+void sc_watch_leave_job(struct sc_nccl *nccl);
 int sc_watch_live_graphs(const struct sc_nccl *nccl);
 /* The same after a moment: the driver tells of a destroyed graph a little later. */
 int sc_watch_await_graphs(const struct sc_nccl *nccl);

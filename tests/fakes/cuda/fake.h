@@ -8,6 +8,8 @@
  *   SC_FAKE_CC        their compute capability (9.0)
  *   SC_FAKE_PAGEABLE  1: the GPU reaches memory that nobody registered (0)
  *   SC_FAKE_BLOCK     "cuEventRecord:20000:5": the 5th call of that function takes 20,000 ms
+ *   SC_FAKE_QUEUE     how much a stream takes before it keeps the caller inside (any; read when a stream
+ *                     is made)
  */
 #ifndef FAKES_CUDA_FAKE_H
 #define FAKES_CUDA_FAKE_H
@@ -58,6 +60,7 @@ struct fake_stream {
     pthread_cond_t changed;
     struct fake_node *first, *last;
     bool busy, leaving, started;
+    int queued, depth; /* work that has not ended; how much of it there may be, 0: any */
     struct fake_context *context;
     struct fake_graph *graph; /* captures into it; guarded by the capture lock */
 };

@@ -29,6 +29,7 @@ struct object_reference {
 };
 
 struct fake_graph {
+    _Atomic int references; /* the handle's, and one per launch that has not ended */
     struct fake_node *first, *last;
     struct object_reference *objects;
     uint64_t id;
@@ -60,6 +61,7 @@ static void *worker(void *arg) {
         if (node->work.release != NULL) node->work.release(node->work.blob);
         free(node);
         pthread_mutex_lock(&stream->lock);
+        stream->queued--;
         stream->busy = false;
         pthread_cond_broadcast(&stream->changed);
     }
@@ -76,6 +78,8 @@ struct fake_stream *fake_stream_make(struct fake_context *context) {
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->changed, NULL);
     stream->context = context;
+    const char *depth = getenv("SC_FAKE_QUEUE");
+    stream->depth = depth != NULL ? atoi(depth) : 0;
     fake_live++;
     return stream;
 }
@@ -110,8 +114,12 @@ static void append(struct fake_node **first, struct fake_node **last,
     *last = node;
 }
 
+/* As a real driver does, a stream keeps the caller inside while its queue is full. */
 static void run_on(struct fake_stream *stream, const struct fake_work *work) {
     pthread_mutex_lock(&stream->lock);
+    while (stream->depth > 0 && stream->queued >= stream->depth)
+        pthread_cond_wait(&stream->changed, &stream->lock);
+    stream->queued++;
     append(&stream->first, &stream->last, work);
     if (!stream->started) {
         pthread_t thread;
@@ -208,6 +216,7 @@ static int begin_capture(void *handle, int mode) {
     for (size_t i = 0; i < sizeof running / sizeof running[0] && result != FAKE_OK; i++) {
         if (running[i] != NULL) continue;
         struct fake_graph *graph = calloc(1, sizeof *graph);
+        graph->references = 1;
         graph->id = ++last_id;
         graph->captures = true;
         graph->mode = mode;
@@ -297,6 +306,7 @@ static int graph_retain(void *handle, void *object, unsigned count, unsigned fla
 static int graph_instantiate(void **exec, void *handle, unsigned long long flags) {
     const struct fake_graph *graph = handle;
     struct fake_graph *copy = calloc(1, sizeof *copy);
+    copy->references = 1;
     (void)flags;
     fake_live++;
     for (struct fake_node *node = graph->first; node != NULL; node = node->next) {
@@ -313,18 +323,7 @@ static int graph_instantiate(void **exec, void *handle, unsigned long long flags
     return FAKE_OK;
 }
 
-static int graph_launch(void *exec, void *handle) {
-    struct fake_stream *stream = fake_stream_of(handle);
-    for (struct fake_node *node = ((struct fake_graph *)exec)->first; node != NULL;
-         node = node->next) {
-        if (node->work.retain != NULL) node->work.retain(node->work.blob);
-        run_on(stream, &node->work);
-    }
-    return FAKE_OK;
-}
-
-static int graph_destroy(void *handle) {
-    struct fake_graph *graph = handle;
+static void graph_free(struct fake_graph *graph) {
     while (graph->first != NULL) {
         struct fake_node *node = graph->first;
         graph->first = node->next;
@@ -339,6 +338,34 @@ static int graph_destroy(void *handle) {
     }
     free(graph);
     fake_live--;
+}
+
+/* What was destroyed while it runs stays until it has run, with its objects, as in the real one. */
+static int graph_destroy(void *handle) {
+    struct fake_graph *graph = handle;
+    if (atomic_fetch_sub(&graph->references, 1) == 1) graph_free(graph);
+    return FAKE_OK;
+}
+
+static void run_nothing(void *blob) {
+    (void)blob;
+}
+
+static void release_launch(void *blob) {
+    graph_destroy(*(void **)blob);
+}
+
+static int graph_launch(void *exec, void *handle) {
+    struct fake_stream *stream = fake_stream_of(handle);
+    struct fake_graph *graph = exec;
+    struct fake_work end = {.run = run_nothing, .release = release_launch};
+    *(void **)(void *)end.blob = graph;
+    atomic_fetch_add(&graph->references, 1);
+    for (struct fake_node *node = graph->first; node != NULL; node = node->next) {
+        if (node->work.retain != NULL) node->work.retain(node->work.blob);
+        run_on(stream, &node->work);
+    }
+    run_on(stream, &end);
     return FAKE_OK;
 }
 

@@ -2,7 +2,8 @@
  * An NCCL of our own on the fake driver: ranks are threads or processes of one host, data goes
  * through a memfd that the unique id names. Like the real one it checks no arguments between ranks
  * (ranks that call differently wait for ever), honours abort inside its kernels, and blocks in abort
- * while graphs hold it. It proves control flow, not NCCL.
+ * while graphs hold it. Revoke takes its flag down again, after which abort no longer waits for graphs: to
+ * call it then ends the process here. It proves control flow, not NCCL.
  *
  * Scripted by the environment, read when a communicator is initialised; SC_FAKE_NCCL_FAULT is a list
  * of name[:count][@rank], separated by commas:
@@ -12,6 +13,7 @@
  *   async_error:N     the N-th collective makes an asynchronous error
  *   kernel_hang:N     the N-th collective never ends, until abort
  *   kernel_deaf:N     the same, and it ignores abort and revoke
+ *   kernel_slow:MS    kernels look at the abort flag every so often only
  *   abort_hang        abort never returns
  *   destroy_hang      destroy never returns
  *   wrong_device      init and collectives leave another context current
@@ -80,7 +82,14 @@ struct fake_mapping {
     int fd; /* of the process that made the id; -1: none */
 };
 
+/* A child that shares its parent's resources has its flag too. */
+struct fake_flag {
+    _Atomic int references;
+    _Atomic bool raised;
+};
+
 struct fake_comm {
+    struct fake_flag *flag;
     struct fake_mapping *mapping;
     struct fake_slot *slot;
     int rank, size, index;
@@ -88,13 +97,13 @@ struct fake_comm {
     struct fake_comm **late_child; /* where a child's pointer is still to be put */
     struct fake_comm *child;
     int64_t late_until_ns;
-    bool blocking;
+    bool blocking, shares;
     uint32_t round; /* barriers so far; worker thread alone */
     _Atomic int users; /* queued work and nodes of graphs */
-    _Atomic bool abort, revoked;
+    _Atomic bool revoked;
     _Atomic int error;
     _Atomic long collectives, posts;
-    long hang_at, deaf_at, async_at, post_error_at, call_error_at;
+    long hang_at, deaf_at, slow_ms, async_at, post_error_at, call_error_at;
     bool init_hang, abort_hang, destroy_hang, wrong_device, register_null;
     struct fake_registered *registered;
 };

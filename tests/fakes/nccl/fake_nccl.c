@@ -22,7 +22,9 @@ typedef struct {
 struct fake_config {
     size_t size;
     unsigned magic, version;
-    int blocking;
+    int blocking, cga, least, most;
+    const char *net;
+    int split_share;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* mappings, registrations */
@@ -54,6 +56,7 @@ static long fault(const char *name, int rank) {
 static void read_script(struct fake_comm *comm) {
     comm->hang_at = fault("kernel_hang", comm->rank);
     comm->deaf_at = fault("kernel_deaf", comm->rank);
+    comm->slow_ms = fault("kernel_slow", comm->rank);
     comm->async_at = fault("async_error", comm->rank);
     comm->post_error_at = fault("group_error", comm->rank);
     comm->call_error_at = fault("call_error", comm->rank);
@@ -146,6 +149,9 @@ EXPORT int ncclCommInitRankConfig(struct fake_comm **result, int ranks, fake_uni
     comm->rank = rank;
     comm->size = ranks;
     comm->blocking = config == NULL || config->blocking != 0;
+    comm->shares = config != NULL && config->size >= 44 && config->split_share == 1;
+    comm->flag = calloc(1, sizeof *comm->flag);
+    comm->flag->references = 1;
     read_script(comm);
     atomic_fetch_add(&comm->slot->attached, 1);
     if (comm->wrong_device) sc_fake_spoil_current();
@@ -191,6 +197,8 @@ EXPORT int ncclCommSplit(struct fake_comm *parent, int color, int key, struct fa
     comm->blocking = config == NULL || config->blocking != 0;
     read_script(comm);
     comm->init_hang = false;
+    comm->flag = parent->shares ? parent->flag : calloc(1, sizeof *comm->flag);
+    atomic_fetch_add(&comm->flag->references, 1);
     atomic_fetch_add(&comm->slot->attached, 1);
     parent->child = comm;
     parent->late_child = result;
@@ -204,14 +212,19 @@ void fake_comm_let_go(struct fake_comm *comm) {
 
 /* Waits for queued work and for graphs, as the real one does. */
 static void take_down(struct fake_comm *comm) {
-    while (atomic_load(&comm->users) > 0)
+    for (int naps = 0; atomic_load(&comm->users) > 0; naps++) {
         fake_nap();
+        if (!atomic_load(&comm->revoked) || naps < 100000) continue;
+        fprintf(stderr, "fake: aborted after revoke, while graphs live\n");
+        abort();
+    }
     while (comm->registered != NULL) {
         struct fake_registered *next = comm->registered->next;
         free(comm->registered);
         comm->registered = next;
     }
     unmap(comm->mapping);
+    if (atomic_fetch_sub(&comm->flag->references, 1) == 1) free(comm->flag);
     free(comm);
 }
 
@@ -221,7 +234,7 @@ static void hang(void) {
 }
 
 EXPORT int ncclCommAbort(struct fake_comm *comm) {
-    atomic_store(&comm->abort, true);
+    atomic_store(&comm->flag->raised, true);
     if (comm->child != NULL && comm->late_child != NULL) ncclCommAbort(comm->child);
     if (comm->abort_hang) hang();
     if (comm->wrong_device) sc_fake_spoil_current();
@@ -243,7 +256,13 @@ EXPORT int ncclCommDestroy(struct fake_comm *comm) {
 #ifndef FAKE_OLD
 EXPORT int ncclCommRevoke(struct fake_comm *comm, int flags) {
     (void)flags;
+    int64_t until = fake_now_ns() + 300000000;
     atomic_store(&comm->revoked, true);
+    atomic_store(&comm->flag->raised, true);
+    /* For so long, and until eager work has left; the real one does not wait for replays. */
+    while (atomic_load(&comm->users) > 0 && fake_now_ns() < until)
+        fake_nap();
+    atomic_store(&comm->flag->raised, false);
     return FAKE_SUCCESS;
 }
 #endif

@@ -106,6 +106,31 @@ static void measure(const struct subject *s, const char *label) {
                h[PLAIN], h[OURS], h[OURS] - h[PLAIN], h[ASYNC], t[PLAIN], t[OURS], t[ASYNC]);
 }
 
+/* Calls timed one by one: what the slow ones take, and whether they are NCCL's own. */
+static void measure_singles(const struct subject *s) {
+    static const char *const names[WAYS] = {"ncclAllReduce", "spark_comm_all_reduce",
+                                            "spark_comm_all_reduce_async"};
+    enum { SINGLES = 5000 };
+    static double took[WAYS][SINGLES];
+    for (int i = -200; i < SINGLES; i++)
+        for (int way = 0; way < WAYS; way++) {
+            const double start = now_us();
+            call(s, way);
+            if (i >= 0) took[way][i] = now_us() - start;
+            if (i % 20 == 0) device_driver()->stream_sync(s->stream);
+        }
+    for (int way = 0; way < WAYS && rank == 0; way++) {
+        qsort(took[way], SINGLES, sizeof took[way][0], compare);
+        if (way == 0)
+            printf("\n| one call of %zu bytes, us | median | p90 | p99 | p99.9 | most |\n"
+                   "|---|---|---|---|---|---|\n",
+                   s->bytes);
+        printf("| %s | %.1f | %.1f | %.1f | %.1f | %.1f |\n", names[way], took[way][SINGLES / 2],
+               took[way][SINGLES * 9 / 10], took[way][SINGLES * 99 / 100],
+               took[way][SINGLES * 999 / 1000], took[way][SINGLES - 1]);
+    }
+}
+
 /* The same from a graph of so many calls: us per call. */
 static void measure_graphs(const struct subject *s) {
     const struct device_driver *cuda = device_driver();
@@ -156,12 +181,21 @@ static spark_comm *open_comm(void *stream) {
 /* One row: how long open took, and what info says of NCCL. */
 static int show_memory(const char *share) {
     spark_comm_info_report info = {.struct_size = sizeof info};
-    double start = now_us();
+    if (!device_use(rank)) fail("no GPU", rank);
+    const uint64_t buffer = device_make(NULL, 1 << 20);
+    const double start = now_us();
     spark_comm *comm = open_comm(NULL);
-    double took = (now_us() - start) / 1e3;
+    const double opened = now_us();
+    if (spark_comm_all_reduce(comm, buffer, 1 << 20) != SPARK_COMM_OK) fail("a call", 0);
+    device_settle(NULL, 10000);
+    const double called = now_us();
     spark_comm_info(comm, &info);
-    printf("| %s | %s | %.0f ms |\n", share, info.library_version, took);
     spark_comm_close(comm);
+    if (rank == 0)
+        printf("| nccl_split_share | info | open, ms | first sum, ms | close, ms |\n"
+               "|---|---|---|---|---|\n| %s | %s | %.0f | %.2f | %.0f |\n",
+               share, info.library_version, (opened - start) / 1e3, (called - opened) / 1e3,
+               (now_us() - called) / 1e3);
     return 0;
 }
 
@@ -184,6 +218,8 @@ static void compare_costs(struct subject *s) {
             s->bytes = sizes[i];
             measure(s, check ? "on" : "off");
         }
+        s->bytes = 16384;
+        measure_singles(s);
         if (check == 1 && size > 1) {
             if (rank == 0)
                 printf(
