@@ -176,7 +176,9 @@ static void print_settings(const struct diagnosis *d) {
     for (size_t i = 0; i < d->setting_count; i++) {
         const spark_comm_setting_row *row = &d->settings[i];
         printf("  %-24s %-24s %s\n", row->name, row->value, row->source);
-        if (row->problem[0]) printf("    refused: %s; set %s\n", row->problem, row->variable);
+        if (!row->problem[0]) continue;
+        const char *word = strstr(row->problem, "is refused") ? "" : "refused: ";
+        printf("    %s%s; set %s\n", word, row->problem, row->variable);
     }
 }
 

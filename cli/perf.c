@@ -130,6 +130,11 @@ static void check(struct argp_state *state, struct sc_perf_options *o) {
     if (o->min_bytes > o->max_bytes) {
         argp_error(state, "-b %zu is more than -e %zu", o->min_bytes, o->max_bytes);
     }
+    size_t plot_name = o->plot_file ? strlen(o->plot_file) : 0;
+    if (o->plot_file && (plot_name < 5 || strcmp(o->plot_file + plot_name - 4, ".svg") != 0)) {
+        argp_error(state, "--plot draws SVG: name a file that ends in .svg, not '%s'",
+                   o->plot_file);
+    }
     if (o->plot_file && !sc_cli_find_program("gnuplot", o->gnuplot, sizeof o->gnuplot)) {
         argp_error(state, "--plot needs gnuplot, which PATH does not have: install it (package "
                           "gnuplot-nox), or leave --plot away");

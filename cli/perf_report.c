@@ -72,6 +72,15 @@ bool sc_perf_report_open(const struct sc_perf_options *options, const char *back
         free(r);
         return false;
     }
+    FILE *plot = options->plot_file ? fopen(options->plot_file, "ae") : NULL;
+    if (options->plot_file && !plot) {
+        sc_cli_error(options->command, "--plot %s: %s; name a file that can be written",
+                     options->plot_file, strerror(errno));
+        if (r->json && r->json != stdout) fclose(r->json);
+        free(r);
+        return false;
+    }
+    if (plot) fclose(plot);
     print_heading(r, memory);
     *report = r;
     return true;

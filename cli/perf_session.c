@@ -23,6 +23,7 @@ struct session {
     struct sc_perf_device *device; /* of a backend that works on device memory */
     bool one_machine; /* all ranks share memory and clock */
     uint64_t wrong;
+    size_t measured; /* rows */
     uint64_t seed;
     struct sc_perf_report *report; /* rank 0 */
     bool unable; /* rank 0 cannot report; the message is out */
@@ -318,6 +319,7 @@ static spark_comm_status measure_row(struct session *s, struct sc_perf_call *cal
     result.busbw_gbps = result.algbw_gbps * sc_perf_ops_bus_factor(call->op, call->world);
     find_path(s, call, result.path);
     s->wrong += result.wrong;
+    s->measured++;
     sc_perf_report_add(s->report, &result);
     return SPARK_COMM_OK;
 }
@@ -390,6 +392,16 @@ static int conclude(struct session *s, int code) {
     struct sc_perf_call call = {.options = s->options, .comm = s->comm, .world = s->world};
     uint64_t bad = sc_perf_report_finish(s->report) != SC_EXIT_GOOD;
     if (code) return code;
+    if (s->measured == 0) {
+        if (s->rank == 0)
+            sc_cli_error(s->options->command,
+                         "nothing was verified: no size from -b %zu to -e %zu fits; an element of "
+                         "%s has %zu bytes",
+                         s->options->min_bytes, s->options->max_bytes,
+                         sc_perf_values_dtype_name(s->options->dtype),
+                         sc_perf_values_size(s->options->dtype));
+        bad = 1;
+    }
     spark_comm_status st = sum_over_ranks(&call, &bad);
     if (st) return fail(s, st, "cannot agree on the outcome");
     return bad || s->wrong ? SC_EXIT_FAILED : SC_EXIT_GOOD;

@@ -253,8 +253,8 @@ enum {
 /* State of a communicator. */
 enum { SPARK_COMM_STATE_HEALTHY = 1, SPARK_COMM_STATE_POISONED = 2, SPARK_COMM_STATE_CLOSED = 3 };
 
-/* What a communicator is doing. STUCK: an operation runs and made no progress for half of
- * op_timeout. */
+/* What a communicator is doing. STUCK: an operation was submitted half of op_timeout ago and has not
+ * completed. */
 enum { SPARK_COMM_ACTIVITY_IDLE = 1, SPARK_COMM_ACTIVITY_BUSY = 2, SPARK_COMM_ACTIVITY_STUCK = 3 };
 
 /* Lanes: commands (send_command, recv_command, recv_command_u32, broadcasts up to 4 KiB) and data
@@ -271,7 +271,7 @@ typedef void (*spark_comm_log_fn)(void *user, int level, const char *message);
 /* How to open. spark_comm_options_init sets every field to "not set". Strings are copied by open.
  * What is not set comes from the environment: SPARK_COMM_<FIELD IN CAPITALS> first, then one
  * launcher's family (torchrun, Open MPI, MPICH, Slurm), then the default. docs/settings.md lists
- * everything. */
+ * everything. An empty string is refused: it is "not set" in the environment only. */
 typedef struct spark_comm_options {
     size_t struct_size;
     const char *backend;     /* "auto", "single", "shm", "nccl", "mpi", or a module's name; NULL: not set (auto) */
@@ -877,7 +877,9 @@ SPARK_COMM_API int spark_comm_world_size(const spark_comm *comm);
  *   BARRIER         none
  *   SEND_TO         send, bytes, peer, stream
  *   RECV_FROM       recv, bytes, peer, stream
- * all_reduce and broadcast may give the same pointer as send and recv.
+ * all_reduce and broadcast may give the same pointer as send and recv. Fields that a kind does not
+ * need are ignored, but for unknown values of dtype, redop and flags, which are refused for every
+ * kind. EVENT_ORDERED is ignored by BARRIER, by BROADCAST of up to 4 KiB, and by host backends.
  *
  * Units: bytes as said above; reductions take whole elements. timeout_ms is milliseconds, 0 is
  *   options.op_timeout_ms.
@@ -888,7 +890,8 @@ SPARK_COMM_API int spark_comm_world_size(const spark_comm *comm);
  *   SPARK_COMM_FLAG_EVENT_ORDERED as spark_comm_all_reduce_async.
  * In place: all_reduce with send == recv; the others as their functions.
  * After failure: as the function of the same name.
- * Statuses: the common ones; INVALID_ARGUMENT for an unknown kind, dtype, redop or flag.
+ * Statuses: the common ones; INVALID_ARGUMENT for an unknown kind, dtype, redop or flag. Arguments are
+ *   named as the fields of *op.
  */
 SPARK_COMM_API spark_comm_status spark_comm_submit(spark_comm *comm, const spark_comm_op *op);
 
@@ -947,8 +950,9 @@ SPARK_COMM_API spark_comm_status spark_comm_exchange_host(spark_comm *comm, cons
 
 /*
  * Reports what the communicator is doing, and whether it makes progress.
- * `activity` is STUCK when an operation runs and nothing has completed for half of op_timeout_ms.
- * An idle receive is IDLE, not BUSY.
+ * `activity` is STUCK when an operation was submitted half of op_timeout_ms ago and has not completed.
+ * An idle receive is IDLE, not BUSY; a local call that holds a lane (register_buffer) is BUSY, however
+ * long it takes.
  *
  * Units: ages and silent_ms are milliseconds; numbers count operations of the epoch.
  * Ownership: the caller owns *report and sets its struct_size; nothing is kept.
@@ -977,7 +981,8 @@ SPARK_COMM_API spark_comm_status spark_comm_health(const spark_comm *comm, spark
  * Threads: any, at any time before spark_comm_close begins; it takes no lane.
  * Stream: none.
  * In place: none.
- * After failure: *error is as before.
+ * After failure: *error is as before, and so is what it would have told: a wrong argument of this call
+ *   is recorded nowhere.
  * Statuses: OK, also when poisoned; INVALID_ARGUMENT, WRONG_STATE.
  */
 SPARK_COMM_API spark_comm_status spark_comm_last_error(const spark_comm *comm, spark_comm_error *error);

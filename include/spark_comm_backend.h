@@ -97,7 +97,7 @@ typedef struct spark_comm_backend {
     spark_comm_backend_fn reduce_scatter;
     spark_comm_backend_fn broadcast; /* only those above SPARK_COMM_MAX_COMMAND_BROADCAST_BYTES */
     spark_comm_backend_fn barrier;
-    spark_comm_backend_fn point_to_point; /* all posts of a group progress together; a plain send or receive is one post */
+    spark_comm_backend_fn point_to_point; /* all posts of a group progress together; a plain send or receive is one post; those to oneself pair up */
 
     /* Local. *handle 0 where it does nothing. The same range again gives the same handle (the library counts). */
     spark_comm_status (*register_buffer)(void *state, uint64_t ptr, size_t bytes, uint64_t *handle);

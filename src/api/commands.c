@@ -182,6 +182,7 @@ static spark_comm_status recv_words(struct sc_lane_call *lane, uint32_t *words, 
 spark_comm_status spark_comm_recv_command(spark_comm *comm, uint32_t *words, size_t capacity,
                                           size_t *count) {
     spark_comm_status st = sc_handle_check(comm);
+    if (count != NULL) *count = 0;
     if (st != SPARK_COMM_OK) return st;
     int kind = SPARK_COMM_OP_RECV_COMMAND;
     st = sc_submit_check_start(comm, kind);

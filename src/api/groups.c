@@ -255,8 +255,8 @@ static spark_comm_status keep_post(struct spark_comm *comm, const spark_comm_op 
     return SPARK_COMM_OK;
 }
 
-static spark_comm_status post_in_group(struct spark_comm *comm, spark_comm_op *op) {
-    spark_comm_status st = sc_submit_check(comm, op);
+static spark_comm_status post_in_group(struct spark_comm *comm, spark_comm_op *op, bool general) {
+    spark_comm_status st = sc_submit_check(comm, op, general);
     if (st == SPARK_COMM_OK && op->bytes > 0) st = keep_post(comm, op);
     if (st != SPARK_COMM_OK && comm->group.refused.status == SPARK_COMM_OK) {
         sc_handle_last_error(comm, &comm->group.refused);
@@ -265,7 +265,7 @@ static spark_comm_status post_in_group(struct spark_comm *comm, spark_comm_op *o
     return st;
 }
 
-spark_comm_status sc_groups_post(struct spark_comm *comm, spark_comm_op *op) {
+spark_comm_status sc_groups_post(struct spark_comm *comm, spark_comm_op *op, bool general) {
     spark_comm_status st = sc_submit_check_poison(comm);
     if (st != SPARK_COMM_OK) return st;
     if (comm->backend.point_to_point == NULL)
@@ -273,17 +273,17 @@ spark_comm_status sc_groups_post(struct spark_comm *comm, spark_comm_op *op) {
                                 "backend %s does not have it", comm->backend.name);
     if (group_is_mine(comm)) {
         if (!sc_handle_hold(comm)) return SPARK_COMM_ABORTED; /* closed since the call began */
-        st = post_in_group(comm, op);
+        st = post_in_group(comm, op, general);
         sc_handle_let_go(comm);
         return st;
     }
-    st = sc_submit_check(comm, op);
+    st = sc_submit_check(comm, op, general);
     if (st != SPARK_COMM_OK) return st;
     if (op->peer == comm->rank && !comm->is_single)
         return sc_handle_refuse(
             comm, SPARK_COMM_INVALID_ARGUMENT, op->kind, op->peer,
             "%s is %d, this rank itself: a message to oneself is only paired inside a group",
-            op->kind == SPARK_COMM_OP_SEND_TO ? "dest_rank" : "src_rank", op->peer);
+            sc_submit_name_peer(op->kind, general), op->peer);
     if (op->bytes == 0) return SPARK_COMM_OK; /* a zero-byte message is no message on either side */
     return run_single(comm, op);
 }

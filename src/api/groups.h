@@ -5,7 +5,7 @@
 #include "api/handle.h"
 
 /* Posts one message: kept when this thread has a group open, run at once otherwise. */
-spark_comm_status sc_groups_post(struct spark_comm *comm, spark_comm_op *op);
+spark_comm_status sc_groups_post(struct spark_comm *comm, spark_comm_op *op, bool general);
 /* Frees what an open group holds; at close. */
 void sc_groups_release(struct spark_comm *comm);
 

@@ -92,8 +92,7 @@ bool sc_handle_drain(struct spark_comm *comm, int64_t deadline) {
 
 spark_comm_status sc_handle_failed(struct spark_comm *comm, const struct sc_error *error) {
     pthread_mutex_lock(&comm->errors.lock);
-    bool poisoned = atomic_load_explicit(comm->poison, memory_order_relaxed) != 0;
-    if (!poisoned || !sc_status_is_fatal(comm->errors.last.status)) comm->errors.last = *error;
+    comm->errors.last = *error;
     pthread_mutex_unlock(&comm->errors.lock);
     return (spark_comm_status)error->status;
 }
@@ -103,8 +102,11 @@ spark_comm_status sc_handle_refuse(struct spark_comm *comm, spark_comm_status st
     struct sc_error error;
     va_list arguments;
     sc_error_clear(&error);
-    int used =
-        snprintf(error.message, sizeof error.message, "%s: ", sc_status_operation_name(operation));
+    int used = 0;
+    /* Calls without an operation of their own name themselves. */
+    if (operation != SPARK_COMM_OP_NONE && strncmp(format, "group_", 6) != 0)
+        used = snprintf(error.message, sizeof error.message,
+                        "%s: ", sc_status_operation_name(operation));
     va_start(arguments, format);
     vsnprintf(error.message + used, sizeof error.message - (size_t)used, format, arguments);
     va_end(arguments);

@@ -109,7 +109,8 @@ void sc_handle_let_go(const struct spark_comm *comm);
 /* At close, after the magic word says so: waits until nobody is inside; false at the deadline. */
 bool sc_handle_drain(struct spark_comm *comm, int64_t deadline);
 
-/* Remembers a failure for last_error and returns its status. The first cause stays while poisoned. */
+/* Remembers a failure for last_error and returns its status. While poisoned last_error shows the first
+ * cause, which the world keeps. */
 spark_comm_status sc_handle_failed(struct spark_comm *comm, const struct sc_error *error);
 /* The same from parts, for failures found before an operation has a number. */
 spark_comm_status sc_handle_refuse(struct spark_comm *comm, spark_comm_status status, int operation,

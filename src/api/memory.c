@@ -166,10 +166,10 @@ spark_comm_status spark_comm_symmetric_free(spark_comm *comm, uint64_t ptr) {
     spark_comm_status st = sc_handle_check(comm);
     if (st != SPARK_COMM_OK) return st;
     int kind = SPARK_COMM_OP_SYMMETRIC_FREE;
+    if (ptr == 0) return SPARK_COMM_OK;
     if (comm->backend.symmetric_free == NULL)
         return sc_handle_refuse(comm, SPARK_COMM_NOT_SUPPORTED, kind, -1,
                                 "backend %s has no symmetric memory", comm->backend.name);
-    if (ptr == 0) return SPARK_COMM_OK;
     st = sc_lane_enter(comm, SPARK_COMM_LANE_DATA, kind, sc_lane_deadline(comm, 0), true);
     if (st != SPARK_COMM_OK) return st;
     st = comm->backend.symmetric_free(comm->backend_state, ptr);

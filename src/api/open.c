@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,14 +38,76 @@ static spark_comm_status open_log(struct spark_comm *comm, struct sc_error *erro
     return SPARK_COMM_OK;
 }
 
+/* For a text that did not fit into `size` bytes. */
+static void end_at_word(char *text, size_t size) {
+    size_t used = size - sizeof " ...";
+
+    while (used > 0 && text[used] != ' ')
+        used--;
+    memcpy(text + used, " ...", sizeof " ...");
+}
+
+/* Appends to a sentence; what does not fit whole ends in "..." after a whole word. */
+__attribute__((format(printf, 2, 3))) static void append(char message[512], const char *format,
+                                                         ...) {
+    const size_t size = sizeof(((struct sc_error *)NULL)->message), used = strlen(message);
+    va_list arguments;
+
+    if (used + 64 > size && strcmp(message + used - 4, " ...") == 0) return; /* it was full */
+    va_start(arguments, format);
+    int length = vsnprintf(message + used, size - used, format, arguments);
+    va_end(arguments);
+    if ((size_t)length >= size - used) end_at_word(message, size);
+}
+
+/* " rank 3", " ranks 0 to 64", " ranks 0, 2 to 5, 7": those with the same ballot as `first`, which
+ * is the lowest of them. Each is crossed out. */
+static void name_group(struct ballot *all, int size, int first, char *message) {
+    struct ballot of = all[first];
+    bool is_alone = true;
+
+    for (int rank = first + 1; rank < size; rank++)
+        is_alone &= memcmp(&all[rank], &of, sizeof of) != 0;
+    append(message, is_alone ? " rank" : " ranks");
+    for (int rank = first; rank < size; rank++) {
+        int last = rank;
+        if (memcmp(&all[rank], &of, sizeof of) != 0) continue;
+        while (last + 1 < size && memcmp(&all[last + 1], &of, sizeof of) == 0)
+            last++;
+        append(message, rank == first ? " %d" : ", %d", rank);
+        if (last > rank) append(message, last == rank + 1 ? ", %d" : " to %d", last);
+        for (; rank <= last; rank++)
+            all[rank].status = SPARK_COMM_OK;
+    }
+}
+
+/* One status, the lowest rank's, and every reason, each once. */
+static spark_comm_status count_votes(struct ballot *all, int size, struct sc_error *error) {
+    spark_comm_status st = SPARK_COMM_OK;
+
+    for (int rank = 0; rank < size; rank++) {
+        struct ballot vote = all[rank];
+        if (vote.status == SPARK_COMM_OK) continue;
+        if (st == SPARK_COMM_OK)
+            sc_error_set(error, (spark_comm_status)vote.status, rank, 0, "open:");
+        else
+            append(error->message, ";");
+        if (st == SPARK_COMM_OK) st = (spark_comm_status)vote.status;
+        vote.reason[sizeof vote.reason - 1] = '\0';
+        name_group(all, size, rank, error->message);
+        append(error->message, ": %s", vote.reason);
+    }
+    return st;
+}
+
 spark_comm_status sc_open_vote(struct spark_comm *comm, spark_comm_status status,
                                struct sc_error *error) {
     int64_t deadline = sc_world_setup_deadline(comm->world);
     struct ballot mine = {.status = (int32_t)status}, *all = NULL;
-    size_t used = 0;
     if (comm->world_size == 1) return status;
-    if (status != SPARK_COMM_OK)
-        snprintf(mine.reason, sizeof mine.reason, "%.250s", error->message);
+    if (status != SPARK_COMM_OK &&
+        snprintf(mine.reason, sizeof mine.reason, "%s", error->message) >= (int)sizeof mine.reason)
+        end_at_word(mine.reason, sizeof mine.reason);
     sc_error_clear(error); /* what fails from here on has its own words */
     all = sc_alloc_array((size_t)comm->world_size, sizeof *all);
     if (all == NULL)
@@ -57,18 +120,7 @@ spark_comm_status sc_open_vote(struct spark_comm *comm, spark_comm_status status
     if (st != SPARK_COMM_OK && sc_world_setup_cause(comm->world, error) == SPARK_COMM_OK)
         st = (spark_comm_status)error->status;
     if (st != SPARK_COMM_OK) goto out;
-    for (int rank = 0; rank < comm->world_size; rank++) {
-        if (all[rank].status == SPARK_COMM_OK) continue;
-        all[rank].reason[sizeof all[rank].reason - 1] = '\0';
-        if (st == SPARK_COMM_OK) {
-            st = (spark_comm_status)all[rank].status;
-            sc_error_set(error, st, rank, 0, "open:");
-            used = strlen(error->message);
-        }
-        if (used + 2 < sizeof error->message)
-            used += (size_t)snprintf(error->message + used, sizeof error->message - used,
-                                     "%s rank %d: %s", used > 5 ? ";" : "", rank, all[rank].reason);
-    }
+    st = count_votes(all, comm->world_size, error);
 out:
     sc_free(all);
     return st;

@@ -38,17 +38,29 @@ int spark_comm_world_size(const spark_comm *comm) {
     return sc_handle_check(comm) == SPARK_COMM_OK ? comm->world_size : -1;
 }
 
-/* An idle receive is no work; anything else that runs is, and is stuck when half of the
- * operation's limit has passed. */
-static int lane_activity(const struct spark_comm *comm, const struct sc_lane *lane, int64_t age) {
+/* An idle receive is no work; anything else that runs is, and an operation is stuck when half of its
+ * limit has passed since it was submitted. `is_open`: the last one submitted has not completed.
+ * Otherwise a local call holds the lane, or one that has not been submitted yet, and `age` is that of
+ * an operation long done. */
+static int lane_activity(const struct spark_comm *comm, const struct sc_lane *lane, int64_t age,
+                         bool is_open) {
     int operation = (int)atomic_load_explicit(&lane->lock.holder, memory_order_relaxed);
     bool held = atomic_load_explicit(&lane->lock.word, memory_order_relaxed) != 0;
     if (!held || operation == SPARK_COMM_OP_RECV_COMMAND ||
         operation == SPARK_COMM_OP_RECV_COMMAND_U32)
         return SPARK_COMM_ACTIVITY_IDLE;
     int limit = comm->settings.op_timeout_ms;
-    if (limit != SPARK_COMM_FOREVER && age > limit / 2) return SPARK_COMM_ACTIVITY_STUCK;
+    if (is_open && limit != SPARK_COMM_FOREVER && age > limit / 2) return SPARK_COMM_ACTIVITY_STUCK;
     return SPARK_COMM_ACTIVITY_BUSY;
+}
+
+/* Handle held. The one lock on the way is a leaf that nobody waits under. */
+static spark_comm_status refuse_report(const spark_comm *comm, const char *what, bool is_null) {
+    return sc_handle_refuse((struct spark_comm *)comm, SPARK_COMM_INVALID_ARGUMENT,
+                            SPARK_COMM_OP_NONE, -1, "%s%s", what,
+                            is_null ? " is null"
+                                    : "->struct_size is too small, or bytes that this library does "
+                                      "not know are not zero");
 }
 
 spark_comm_status spark_comm_health(const spark_comm *comm, spark_comm_health_report *report) {
@@ -57,16 +69,18 @@ spark_comm_status spark_comm_health(const spark_comm *comm, spark_comm_health_re
     if (!sc_handle_hold(comm)) return SPARK_COMM_WRONG_STATE;
     sc_world_health(comm->world, &ours);
     for (int i = 0; i < SPARK_COMM_LANE_COUNT; i++) {
-        sc_world_read_line(comm->world, i, &ours.lanes[i]);
-        int activity = lane_activity(comm, &comm->lanes[i], ours.lanes[i].submitted_age_ms);
+        bool is_open = sc_world_read_line(comm->world, i, &ours.lanes[i]);
+        int activity =
+            lane_activity(comm, &comm->lanes[i], ours.lanes[i].submitted_age_ms, is_open);
         if (activity > ours.activity) ours.activity = activity;
     }
     if (comm->backend.device_progress != NULL)
         ours.device_progress = comm->backend.device_progress(comm->backend_state);
+    spark_comm_status st = report != NULL && sc_report_copy(report, &ours, sizeof ours)
+                               ? SPARK_COMM_OK
+                               : refuse_report(comm, "health: report", report == NULL);
     sc_handle_let_go(comm);
-    if (report == NULL || !sc_report_copy(report, &ours, sizeof ours))
-        return SPARK_COMM_INVALID_ARGUMENT;
-    return SPARK_COMM_OK;
+    return st;
 }
 
 spark_comm_status spark_comm_last_error(const spark_comm *comm, spark_comm_error *error) {
@@ -146,12 +160,21 @@ static size_t describe(const struct spark_comm *comm, spark_comm_info_row *rows)
 spark_comm_status spark_comm_info(const spark_comm *comm, spark_comm_info_report *info) {
     spark_comm_info_report asked = {0}, ours = {0};
     spark_comm_info_row rows[MAX_ROWS];
-    if (info == NULL) return SPARK_COMM_INVALID_ARGUMENT;
+    if (!sc_handle_hold(comm)) return SPARK_COMM_WRONG_STATE;
+    spark_comm_status st = SPARK_COMM_OK;
+    if (info == NULL) {
+        st = refuse_report(comm, "info: info", true);
+        goto out;
+    }
     /* What an older caller's struct ends before is taken as zero: no rows wanted. */
     memcpy(&asked, info, info->struct_size < sizeof asked ? info->struct_size : sizeof asked);
-    if (asked.rows != NULL && asked.row_capacity > 0 && asked.row_size < sizeof(int32_t))
-        return SPARK_COMM_INVALID_ARGUMENT;
-    if (!sc_handle_hold(comm)) return SPARK_COMM_WRONG_STATE;
+    if (asked.rows != NULL && asked.row_capacity > 0 && asked.row_size < sizeof(int32_t)) {
+        st = sc_handle_refuse((struct spark_comm *)comm, SPARK_COMM_INVALID_ARGUMENT,
+                              SPARK_COMM_OP_NONE, -1,
+                              "info: row_size is %zu: it is sizeof(spark_comm_info_row), %zu",
+                              asked.row_size, sizeof rows[0]);
+        goto out;
+    }
     snprintf(ours.backend, sizeof ours.backend, "%s", comm->backend.name);
     ours.memory = comm->backend.memory;
     ours.traits = comm->backend.traits;
@@ -162,9 +185,11 @@ spark_comm_status spark_comm_info(const spark_comm *comm, spark_comm_info_report
     ours.row_size = asked.row_size;
     ours.row_capacity = asked.row_capacity;
     ours.row_count = describe(comm, rows);
-    sc_handle_let_go(comm);
     copy_rows(&asked, rows, ours.row_count);
-    return sc_report_copy(info, &ours, sizeof ours) ? SPARK_COMM_OK : SPARK_COMM_INVALID_ARGUMENT;
+    if (!sc_report_copy(info, &ours, sizeof ours)) st = refuse_report(comm, "info: info", false);
+out:
+    sc_handle_let_go(comm);
+    return st;
 }
 
 /* The way an operation of that size is served, for the trace: the smallest row that holds it. */

@@ -43,13 +43,14 @@ ALWAYS_INLINE bool reduces(int kind) {
     return kind == SPARK_COMM_OP_ALL_REDUCE || kind == SPARK_COMM_OP_REDUCE_SCATTER;
 }
 
-static const char *peer_argument(int kind) {
+const char *sc_submit_name_peer(int kind, bool general) {
+    if (general) return "peer";
     if (kind == SPARK_COMM_OP_BROADCAST) return "root";
     return kind == SPARK_COMM_OP_SEND_TO ? "dest_rank" : "src_rank";
 }
 
-/* Reductions need a known type, a known reduction and whole elements. */
-static spark_comm_status check_reduction(struct spark_comm *comm, spark_comm_op *op) {
+/* A known type and a known reduction; where there is one, whole elements too. */
+static spark_comm_status check_types(struct spark_comm *comm, spark_comm_op *op) {
     if (op->dtype == 0) op->dtype = comm->settings.dtype;
     if (op->redop == 0) op->redop = SPARK_COMM_SUM;
     size_t size = sc_dtype_size(op->dtype);
@@ -59,6 +60,10 @@ static spark_comm_status check_reduction(struct spark_comm *comm, spark_comm_op 
     if (op->redop < SPARK_COMM_SUM || op->redop > SPARK_COMM_AVG)
         return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, op->kind, -1,
                                 "redop is %d, known are 1 to 4", op->redop);
+    if (!reduces(op->kind)) {
+        op->dtype = op->redop = 0;
+        return SPARK_COMM_OK;
+    }
     if (op->bytes % size != 0)
         return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, op->kind, -1,
                                 "bytes is %zu, no whole number of %s elements (%zu bytes each)",
@@ -68,23 +73,23 @@ static spark_comm_status check_reduction(struct spark_comm *comm, spark_comm_op 
 
 /* Pointers: those that this rank's part in the operation reads or writes must not be null; the
  * whole must not overflow. */
-static spark_comm_status check_memory(struct spark_comm *comm, const spark_comm_op *op) {
+static spark_comm_status check_memory(struct spark_comm *comm, const spark_comm_op *op,
+                                      bool general) {
     int kind = op->kind;
+    bool gathers = kind == SPARK_COMM_OP_ALL_GATHER || kind == SPARK_COMM_OP_REDUCE_SCATTER;
     bool root = kind == SPARK_COMM_OP_BROADCAST && op->peer == comm->rank;
     bool needs_send = kind != SPARK_COMM_OP_RECV_FROM && (kind != SPARK_COMM_OP_BROADCAST || root);
     bool needs_recv = kind != SPARK_COMM_OP_SEND_TO && !root;
     if (kind == SPARK_COMM_OP_BARRIER || op->bytes == 0) return SPARK_COMM_OK;
-    bool same = op->send == op->recv;
-    if (needs_send && op->send == 0)
+    bool no_send = needs_send && op->send == 0;
+    if (no_send || (needs_recv && op->recv == 0))
         return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, kind, -1,
                                 "%s is null with bytes %zu",
-                                same || !needs_recv ? "ptr" : "send_ptr", op->bytes);
-    if (needs_recv && op->recv == 0)
-        return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, kind, -1,
-                                "%s is null with bytes %zu",
-                                same || !needs_send ? "ptr" : "recv_ptr", op->bytes);
+                                general   ? (no_send ? "send" : "recv")
+                                : gathers ? (no_send ? "send_ptr" : "recv_ptr")
+                                          : "ptr",
+                                op->bytes);
     size_t whole = op->bytes;
-    bool gathers = kind == SPARK_COMM_OP_ALL_GATHER || kind == SPARK_COMM_OP_REDUCE_SCATTER;
     if (gathers && __builtin_mul_overflow(op->bytes, (size_t)comm->world_size, &whole))
         whole = SIZE_MAX;
     uint64_t highest = op->send > op->recv ? op->send : op->recv;
@@ -155,12 +160,11 @@ spark_comm_status sc_submit_check_stream(struct spark_comm *comm, int operation,
                             "the stream captures a graph, and this call waits on the host");
 }
 
-spark_comm_status sc_submit_check(struct spark_comm *comm, spark_comm_op *op) {
-    spark_comm_status st = SPARK_COMM_OK;
+spark_comm_status sc_submit_check(struct spark_comm *comm, spark_comm_op *op, bool general) {
     if (op->kind < SPARK_COMM_OP_ALL_REDUCE || op->kind > SPARK_COMM_OP_RECV_FROM)
         return sc_handle_refuse(
             comm, SPARK_COMM_INVALID_ARGUMENT, SPARK_COMM_OP_NONE, -1,
-            "kind is %d, an operation is 1 to 7 (SPARK_COMM_OP_ALL_REDUCE to _RECV_FROM)",
+            "submit: kind is %d, an operation is 1 to 7 (SPARK_COMM_OP_ALL_REDUCE to _RECV_FROM)",
             op->kind);
     if ((op->flags & ~(uint32_t)SPARK_COMM_FLAG_EVENT_ORDERED) != 0)
         return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, op->kind, -1,
@@ -173,17 +177,15 @@ spark_comm_status sc_submit_check(struct spark_comm *comm, spark_comm_op *op) {
     if (takes_peer(op->kind)) {
         if (op->peer < 0 || op->peer >= comm->world_size)
             return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, op->kind, op->peer,
-                                    "%s is %d, ranks are 0 to %d", peer_argument(op->kind),
-                                    op->peer, comm->world_size - 1);
+                                    "%s is %d, ranks are 0 to %d",
+                                    sc_submit_name_peer(op->kind, general), op->peer,
+                                    comm->world_size - 1);
     } else {
         op->peer = -1;
     }
-    if (reduces(op->kind))
-        st = check_reduction(comm, op);
-    else
-        op->dtype = op->redop = 0;
+    spark_comm_status st = check_types(comm, op);
     if (op->kind == SPARK_COMM_OP_BARRIER) op->send = op->recv = op->bytes = 0;
-    if (st == SPARK_COMM_OK) st = check_memory(comm, op);
+    if (st == SPARK_COMM_OK) st = check_memory(comm, op, general);
     if (st == SPARK_COMM_OK && comm->backend.check_pointer != NULL)
         st = check_device_pointer(comm, op);
     return st;
@@ -259,7 +261,8 @@ ALWAYS_INLINE spark_comm_status run_collective(struct spark_comm *comm, const sp
 
 /* True only for arguments that sc_submit_check would accept; fills in its
  * defaults. The bounds on addresses and bytes are far from anything that could overflow. */
-ALWAYS_INLINE bool is_plainly_good(const struct spark_comm *comm, spark_comm_op *op, int kind) {
+ALWAYS_INLINE bool is_plainly_good(const struct spark_comm *comm, spark_comm_op *op, int kind,
+                                   bool general) {
     const uint64_t limit = UINT64_C(1) << 62;
     bool good = kind >= SPARK_COMM_OP_ALL_REDUCE && kind <= SPARK_COMM_OP_RECV_FROM &&
                 op->flags <= SPARK_COMM_FLAG_EVENT_ORDERED &&
@@ -275,8 +278,11 @@ ALWAYS_INLINE bool is_plainly_good(const struct spark_comm *comm, spark_comm_op 
         good = good && (uint32_t)(op->dtype - 1) < SPARK_COMM_I64 &&
                (uint32_t)(op->redop - 1) < SPARK_COMM_AVG &&
                (op->bytes & (((size_t)1 << sc_dtype_shift(op->dtype)) - 1)) == 0;
-    } else {
+    } else if (!general ||
+               ((uint32_t)op->dtype <= SPARK_COMM_I64 && (uint32_t)op->redop <= SPARK_COMM_AVG)) {
         op->dtype = op->redop = 0;
+    } else {
+        return false;
     }
     if (kind == SPARK_COMM_OP_BARRIER) {
         op->send = op->recv = op->bytes = 0;
@@ -295,11 +301,12 @@ ALWAYS_INLINE spark_comm_status dispatch(struct spark_comm *comm, spark_comm_op 
     return run_collective(comm, op, kind, function);
 }
 
-/* Any kind, with all checks where they are needed. */
+/* Any kind, with all checks where they are needed. `general`: given to spark_comm_submit, so that any
+ * field may hold anything. */
 static __attribute__((noinline)) spark_comm_status run_any(struct spark_comm *comm,
-                                                           spark_comm_op *op) {
-    if (!is_plainly_good(comm, op, op->kind)) {
-        spark_comm_status st = sc_submit_check(comm, op);
+                                                           spark_comm_op *op, bool general) {
+    if (!is_plainly_good(comm, op, op->kind, general)) {
+        spark_comm_status st = sc_submit_check(comm, op, general);
         if (st != SPARK_COMM_OK) return st;
     }
     return dispatch(comm, op, op->kind);
@@ -307,7 +314,8 @@ static __attribute__((noinline)) spark_comm_status run_any(struct spark_comm *co
 
 /* `kind` is op->kind, and a constant. */
 ALWAYS_INLINE spark_comm_status run(struct spark_comm *comm, spark_comm_op *op, int kind) {
-    if (__builtin_expect(!is_plainly_good(comm, op, kind), 0)) return run_any(comm, op);
+    if (__builtin_expect(!is_plainly_good(comm, op, kind, false), 0))
+        return run_any(comm, op, false);
     return dispatch(comm, op, kind);
 }
 
@@ -401,7 +409,7 @@ spark_comm_status spark_comm_send_to(spark_comm *comm, uint64_t ptr, size_t byte
                         .bytes = bytes,
                         .peer = dest_rank,
                         .stream = stream};
-    return sc_groups_post(comm, &op);
+    return sc_groups_post(comm, &op, false);
 }
 
 spark_comm_status spark_comm_recv_from(spark_comm *comm, uint64_t ptr, size_t bytes, int src_rank,
@@ -414,7 +422,7 @@ spark_comm_status spark_comm_recv_from(spark_comm *comm, uint64_t ptr, size_t by
                         .bytes = bytes,
                         .peer = src_rank,
                         .stream = stream};
-    return sc_groups_post(comm, &op);
+    return sc_groups_post(comm, &op, false);
 }
 
 /* The caller's struct may be shorter (defaults for the rest) or longer (zero beyond what is
@@ -425,18 +433,18 @@ spark_comm_status spark_comm_submit(spark_comm *comm, const spark_comm_op *op) {
     if (st != SPARK_COMM_OK) return st;
     if (op == NULL || op->struct_size < sizeof op->struct_size)
         return sc_handle_refuse(comm, SPARK_COMM_INVALID_ARGUMENT, SPARK_COMM_OP_NONE, -1,
-                                "op is %s", op == NULL ? "null" : "without a struct_size");
+                                "submit: op is %s", op == NULL ? "null" : "without a struct_size");
     for (size_t i = sizeof whole; i < op->struct_size; i++)
         if (((const unsigned char *)op)[i] != 0)
             return sc_handle_refuse(
                 comm, SPARK_COMM_INVALID_ARGUMENT, SPARK_COMM_OP_NONE, -1,
-                "op.struct_size is %zu and byte %zu is not zero: this library (%zu bytes) does not know it",
+                "submit: op.struct_size is %zu and byte %zu is not zero: this library (%zu bytes) does not know it",
                 op->struct_size, i, sizeof whole);
     memset(&whole, 0, sizeof whole);
     memcpy(&whole, op, op->struct_size < sizeof whole ? op->struct_size : sizeof whole);
     whole.struct_size = sizeof whole;
     if (whole.kind == SPARK_COMM_OP_SEND_TO || whole.kind == SPARK_COMM_OP_RECV_FROM)
-        return sc_groups_post(comm, &whole);
+        return sc_groups_post(comm, &whole, true);
     st = sc_submit_check_start(comm, whole.kind);
-    return st == SPARK_COMM_OK ? run_any(comm, &whole) : st;
+    return st == SPARK_COMM_OK ? run_any(comm, &whole, true) : st;
 }

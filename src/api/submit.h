@@ -6,7 +6,9 @@
 
 /* Checks the arguments of one operation; fills in defaults. INVALID_ARGUMENT with the argument's
  * name and value. */
-spark_comm_status sc_submit_check(struct spark_comm *comm, spark_comm_op *op);
+spark_comm_status sc_submit_check(struct spark_comm *comm, spark_comm_op *op, bool general);
+/* What its argument is called: in spark_comm_submit (`general`), or in the function of its kind. */
+const char *sc_submit_name_peer(int kind, bool general);
 /* On stream-ordered backends: is the stream one that the operation can use, and does it capture? One
  * that waits on the host must not be captured (WRONG_STATE, the capture unharmed). */
 spark_comm_status sc_submit_check_stream(struct spark_comm *comm, int operation, uint64_t stream,

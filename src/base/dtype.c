@@ -54,7 +54,6 @@ const char *sc_dtype_redop_name(int redop) {
 
 static pthread_once_t chosen = PTHREAD_ONCE_INIT;
 /* Written once, under `chosen`; `best` last. */
-static const char *best_name = "scalar";
 static const struct sc_dtype_table *best_table = &sc_dtype_scalar_table;
 static _Atomic(const struct sc_dtype_table *) best;
 
@@ -82,18 +81,15 @@ bool sc_dtype_cpu_has_avx512(void) {
 static void choose(void) {
 #if defined(SC_HAVE_NEON) && defined(__aarch64__)
     best_table = &sc_dtype_neon_table;
-    best_name = "neon";
 #endif
 #if defined(SC_HAVE_AVX2) && defined(__x86_64__)
     if (sc_dtype_cpu_has_avx2()) {
         best_table = &sc_dtype_avx2_table;
-        best_name = "avx2";
     }
 #endif
 #if defined(SC_HAVE_AVX512) && defined(__x86_64__)
     if (sc_dtype_cpu_has_avx512()) {
         best_table = &sc_dtype_avx512_table;
-        best_name = "avx512";
     }
 #endif
     /* Release: partner of the acquire load in sc_dtype_reducer, for threads that never went through
@@ -119,15 +115,4 @@ sc_dtype_reduce_fn sc_dtype_reducer_now(int dtype, int redop) {
     if (__builtin_expect(!sc_dtype_mode_is_standard(sc_dtype_mode_read()), 0))
         return sc_dtype_reducer(dtype, redop);
     return reducer != NULL ? reducer : sc_dtype_scalar_table.in_mode[dtype][redop];
-}
-
-sc_dtype_reduce_fn sc_dtype_reducer_scalar(int dtype, int redop) {
-    return dtype_is_known(dtype) && redop_is_known(redop)
-               ? sc_dtype_scalar_table.reducers[dtype][redop]
-               : NULL;
-}
-
-const char *sc_dtype_instruction_set(void) {
-    pthread_once(&chosen, choose);
-    return best_name;
 }

@@ -33,9 +33,5 @@ sc_dtype_reduce_fn sc_dtype_reducer(int dtype, int redop);
 /* The same for hot paths, of a known pair: it looks at the calling thread's floating-point mode now instead of in each
  * call, so it is for this thread alone, until that changes the mode. */
 sc_dtype_reduce_fn sc_dtype_reducer_now(int dtype, int redop);
-/* The plain C version, for tests and for comparison. */
-sc_dtype_reduce_fn sc_dtype_reducer_scalar(int dtype, int redop);
-/* Name of the instruction set chosen: "scalar", "avx2", "avx512", "neon". */
-const char *sc_dtype_instruction_set(void);
 
 #endif

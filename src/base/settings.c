@@ -237,8 +237,9 @@ static bool use_option(const struct sc_settings_entry *entry, const spark_comm_o
     } else if (entry->kind == SC_SETTINGS_TEXT || entry->kind == SC_SETTINGS_SECRET ||
                entry->kind == SC_SETTINGS_WORD) {
         memcpy(&text, field, sizeof text);
-        if (text == NULL || text[0] == '\0') return false;
-        good = store_text(entry, settings, text);
+        if (text == NULL) return false;
+        /* Unlike an empty variable: a secret that was not found must not become none. */
+        good = text[0] != '\0' && store_text(entry, settings, text);
     } else {
         int32_t value;
         memcpy(&value, field, sizeof value);
@@ -247,7 +248,11 @@ static bool use_option(const struct sc_settings_entry *entry, const spark_comm_o
         good = store_number(entry, settings, value);
     }
     snprintf(found->source, sizeof found->source, "option");
-    if (!good) refuse(entry, found, text);
+    if (!good && entry->kind == SC_SETTINGS_CHOICE)
+        snprintf(found->problem, sizeof found->problem, "'%s' is refused: must be %d to %d (%s)",
+                 text, (int)entry->minimum, (int)entry->maximum, entry->range);
+    else if (!good)
+        refuse(entry, found, text);
     return true;
 }
 
@@ -409,7 +414,11 @@ size_t sc_settings_python_folders(const char *folders[], size_t capacity, char *
 spark_comm_status sc_settings_resolve(const spark_comm_options *options,
                                       struct sc_settings *settings, struct sc_error *error) {
     struct sc_settings_found found[SC_SETTINGS_MAX_ENTRIES];
+    spark_comm_options taken;
 
+    /* No setting's fault, although the rows for people show it at the first of them. */
+    if (!take_options(options, &taken, found[0].problem, sizeof found[0].problem))
+        return sc_error_set(error, SPARK_COMM_INVALID_ARGUMENT, -1, 0, "%s", found[0].problem);
     sc_settings_examine(options, settings, found);
     for (size_t i = 0; i < sc_settings_table_count; i++) {
         if (found[i].problem[0] != '\0')

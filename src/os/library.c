@@ -13,8 +13,11 @@ static void note_failure(struct sc_library *library, const char *name, const cha
     size_t length = strlen(library->tried);
     size_t left = sizeof library->tried - length;
 
-    snprintf(library->tried + length, left, "%s%s: %s", length > 0 ? "; " : "", name,
-             reason != NULL ? reason : "unknown reason");
+    if (reason == NULL) reason = "unknown reason";
+    /* The loader mostly begins with the name itself. */
+    bool is_named = strncmp(reason, name, strlen(name)) == 0;
+    snprintf(library->tried + length, left, "%s%s%s%s", length > 0 ? "; " : "",
+             is_named ? "" : name, is_named ? "" : ": ", reason);
 }
 
 /* The file that was mapped, which a search path or a name without a folder leaves open. */

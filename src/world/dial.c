@@ -33,7 +33,7 @@ enum outcome { JOINED, AGAIN, NOT_NOW, FINAL };
 struct target {
     struct sc_socket_address address;
     char text[80];
-    struct sc_error last; /* why the last try failed */
+    struct sc_error last; /* why the last try failed; a refusal outlasts lost connections */
     bool was_told; /* of this rank's abort, behind a hello that was not answered yet */
 };
 
@@ -207,7 +207,12 @@ static enum outcome try_target(struct sc_world *world, struct target *target, in
     enum outcome outcome = meet(world, target, limit, &failure);
     /* A last try that had no time left says less than the one before it. */
     bool was_cut_short = failure.status == SPARK_COMM_OP_TIMEOUT && sc_deadline_passed(deadline);
-    if (!was_cut_short || target->last.status == SPARK_COMM_OK) target->last = failure;
+    /* Nor does a connection that failed say more than the head's own word: with equal limits the head
+     * closes first, and nobody listens there at the end. */
+    bool was_told =
+        failure.status == SPARK_COMM_REFUSED || failure.status == SPARK_COMM_OPEN_TIMEOUT;
+    bool keeps = was_cut_short || (!was_told && target->last.status == SPARK_COMM_REFUSED);
+    if (!keeps || target->last.status == SPARK_COMM_OK) target->last = failure;
     if (outcome == FINAL) *error = failure;
     return outcome;
 }

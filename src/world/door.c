@@ -105,15 +105,23 @@ void sc_door_set_any(struct sc_socket_address *address) {
     address->length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 }
 
-static void drop_stranger(struct sc_world *world, int index, const char *why) {
-    struct sc_door *door = &world->door;
+/* Kept for the hub's sentence about missing ranks. */
+static void note_dropped(struct sc_door *door, const struct sc_caller *caller, const char *why) {
     char text[80];
 
+    door->dropped++;
+    snprintf(door->last_dropped, sizeof door->last_dropped, "from %s: %.120s",
+             sc_socket_address_text(&caller->from, text, sizeof text), why);
+}
+
+static void drop_stranger(struct sc_world *world, int index, const char *why) {
+    struct sc_door *door = &world->door;
+
     door->strangers++;
+    note_dropped(door, door->callers[index], why);
     sc_log_write(world->log, SPARK_COMM_LOG_INFO,
-                 "rank %d dropped a connection from %s: %s (%llu dropped so far)", world->rank,
-                 sc_socket_address_text(&door->callers[index]->from, text, sizeof text), why,
-                 (unsigned long long)door->strangers);
+                 "rank %d dropped a connection %s (%llu dropped so far)", world->rank,
+                 door->last_dropped, (unsigned long long)door->strangers);
     drop(door, index);
 }
 
@@ -190,6 +198,7 @@ static void take_preamble(struct sc_world *world, int index) {
         return;
     }
     if (challenge.verdict != SC_WIRE_ACCEPTED) {
+        note_dropped(&world->door, caller, challenge.text);
         sc_log_write(world->log, SPARK_COMM_LOG_WARN, "rank %d turned a caller away: %s",
                      world->rank, challenge.text);
         leave(caller);

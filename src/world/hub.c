@@ -88,6 +88,18 @@ static bool is_stale(struct sc_wire_epoch claim, struct sc_wire_epoch newest) {
     return claim.number != 0 && !same_epoch(claim, newest) && claim.number <= newest.number;
 }
 
+/* For the sentence about missing ranks: the last refusal of each of the last few. */
+static void note_refusal(struct sc_door *door, int rank, const char *text) {
+    struct sc_refusal *place = NULL;
+    const char *words = strchr(text + sizeof "rank", ' ');
+
+    for (int i = 0; i < SC_DOOR_REFUSALS; i++)
+        if (door->refusals[i].rank == rank) place = &door->refusals[i];
+    if (place == NULL) place = &door->refusals[door->refused++ % SC_DOOR_REFUSALS];
+    place->rank = rank;
+    snprintf(place->text, sizeof place->text, "%.150s", words != NULL ? words + 1 : text);
+}
+
 /* R4: the holder of a place loses it. A fresh one dials again; another is refused for good. */
 static void dismiss(struct sc_world *world, int rank) {
     struct sc_peer *peer = &world->epoch->peers[rank];
@@ -161,7 +173,11 @@ int sc_hub_judge(struct sc_world *world, const struct sc_wire_hello *hello, char
     struct sc_epoch *epoch = world->epoch;
     uint32_t phase = world->monitor.phase;
 
-    if (!same_job(world, hello, text, size)) return SC_WIRE_REFUSED;
+    if (!same_job(world, hello, text, size)) {
+        if (hello->rank > SC_HUB && hello->rank < world->size)
+            note_refusal(&world->door, hello->rank, text);
+        return SC_WIRE_REFUSED;
+    }
     if (phase == SC_PHASE_SETTING_UP) return SC_HUB_PARK; /* R6 */
     struct sc_wire_epoch newest = newer(world->lived, hello->lived);
     for (int rank = SC_HUB + 1; phase == SC_PHASE_GATHERING && rank < world->size; rank++)
@@ -261,29 +277,59 @@ static int count_untold(const struct sc_world *world) {
     return untold;
 }
 
-/* "rank 2", "ranks 2 and 5", "ranks 1, 2, 3 and 40 more". */
-static void list_absent(const struct sc_world *world, char *text, size_t size) {
-    int absent = count_absent(world), listed = 0;
-    int used = snprintf(text, size, absent == 1 ? "rank" : "ranks");
+static const struct sc_refusal *find_refusal(const struct sc_door *door, int rank) {
+    for (int i = 0; i < SC_DOOR_REFUSALS; i++)
+        if (door->refusals[i].rank == rank) return &door->refusals[i];
+    return NULL;
+}
 
+/* "rank 2", "ranks 2 and 5", "ranks 1, 2, 3 and 40 more": those that are not there, but for those that
+ * were turned away. False: there are none. */
+static bool list_never(const struct sc_world *world, char *text, size_t size) {
+    int never = 0, listed = 0;
+
+    for (int rank = SC_HUB + 1; rank < world->size; rank++)
+        never += is_absent(world, rank) && find_refusal(&world->door, rank) == NULL;
+    int used = snprintf(text, size, never == 1 ? "rank" : "ranks");
     for (int rank = SC_HUB + 1; rank < world->size; rank++) {
-        if (!is_absent(world, rank)) continue;
-        bool is_last = ++listed == absent;
+        if (!is_absent(world, rank) || find_refusal(&world->door, rank) != NULL) continue;
+        bool is_last = ++listed == never;
         const char *join = listed == 1 ? " " : is_last ? " and " : ", ";
         if ((size_t)used + 32 > size) {
-            snprintf(text + used, size - (size_t)used, " and %d more", absent - listed + 1);
-            return;
+            snprintf(text + used, size - (size_t)used, " and %d more", never - listed + 1);
+            break;
         }
         used += snprintf(text + used, size - (size_t)used, "%s%d", join, rank);
     }
+    return never > 0;
 }
 
+/* Who is missing and what is known of them: "rank 2 never came to 127.0.0.1:29500 within 5.0 s; rank
+ * 1 came and was turned away: it was started with world_size 3 and the head with 2". */
 static spark_comm_status never_came(const struct sc_world *world, int ms, struct sc_error *error) {
-    char ranks[192];
+    const struct sc_door *door = &world->door;
+    char ranks[128], known[320] = "";
+    size_t used = 0;
+    bool some_never = list_never(world, ranks, sizeof ranks);
 
-    list_absent(world, ranks, sizeof ranks);
-    return sc_error_set(error, SPARK_COMM_OPEN_TIMEOUT, -1, 0, "%s never came to %s within %.1f s",
-                        ranks, world->head, ms / 1000.0);
+    for (int i = 0; i < SC_DOOR_REFUSALS; i++) {
+        const struct sc_refusal *refusal = &door->refusals[i];
+        if (refusal->rank == 0 || !is_absent(world, refusal->rank) ||
+            used + 48 + strlen(refusal->text) > sizeof known)
+            continue; /* or it does not fit whole */
+        used += (size_t)snprintf(known + used, sizeof known - used,
+                                 "; rank %d came and was turned away: it %s", refusal->rank,
+                                 refusal->text);
+    }
+    if (door->dropped > 0 && used + 56 + strlen(door->last_dropped) <= sizeof known)
+        snprintf(known + used, sizeof known - used, "; %llu %s dropped, the last %s",
+                 (unsigned long long)door->dropped,
+                 door->dropped == 1 ? "connection was" : "connections were", door->last_dropped);
+    if (known[0] == '\0')
+        snprintf(known, sizeof known, ": see that they run, and with this address and port");
+    return sc_error_set(error, SPARK_COMM_OPEN_TIMEOUT, -1, 0, "%s %s to %s within %.1f s%s",
+                        some_never ? ranks : "no rank that fits",
+                        some_never ? "never came" : "came", world->head, ms / 1000.0, known);
 }
 
 /* R11. Gathering goes on in sc_hub_gather, which finds the cause and tells all. */
@@ -328,6 +374,11 @@ static spark_comm_status listen_on_all(struct sc_world *world, int64_t deadline,
             sc_socket_listen(&addresses[i], BACKLOG, &door->listeners[door->listener_count], error);
         bool is_absent = st != SPARK_COMM_OK && (error->native_code == EADDRNOTAVAIL ||
                                                  error->native_code == EAFNOSUPPORT);
+        if (st != SPARK_COMM_OK && error->native_code == EADDRINUSE)
+            sc_error_set(error, st, -1, EADDRINUSE,
+                         "%.300s: another process listens there; choose another master_port on all "
+                         "ranks, or end that process",
+                         error->message);
         if (st != SPARK_COMM_OK && !is_absent) return st;
         sc_log_write(world->log, SPARK_COMM_LOG_INFO, "rank 0 of %d %s %s", world->size,
                      is_absent ? "has no address" : "listens on", text);
@@ -488,6 +539,8 @@ static void tell_why(struct sc_world *world, spark_comm_status st, struct sc_err
 spark_comm_status sc_hub_gather(struct sc_world *world, int64_t deadline, struct sc_error *error) {
     world->monitor.phase = SC_PHASE_GATHERING;
     world->monitor.round_at = sc_deadline_now();
+    world->door.refused = world->door.dropped = 0;
+    memset(world->door.refusals, 0, sizeof world->door.refusals);
     spark_comm_status st = world->door.listener_count == 0 ? listen_on_all(world, deadline, error)
                                                            : look_around(world, error);
 

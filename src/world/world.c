@@ -314,17 +314,21 @@ static int64_t age_ms(uint64_t ticks) {
 }
 
 /* Point to point takes no number of the lane, but its times count. */
-void sc_world_read_line(struct sc_world *world, int lane, spark_comm_lane_report *report) {
+bool sc_world_read_line(struct sc_world *world, int lane, spark_comm_lane_report *report) {
     sc_world_pin(world, SC_PIN_HEALTH);
     const struct sc_world_line *line = sc_world_own_line(world, lane);
     /* Acquire: partners are sc_lane_begin and sc_lane_end. */
     report->submitted = atomic_load_explicit(&line->submitted, memory_order_acquire);
     report->completed = atomic_load_explicit(&line->completed, memory_order_acquire);
-    report->submitted_age_ms =
-        age_ms(atomic_load_explicit(&line->submit_ticks, memory_order_relaxed));
-    report->completed_age_ms =
-        age_ms(atomic_load_explicit(&line->complete_ticks, memory_order_relaxed));
+    uint64_t begun = atomic_load_explicit(&line->submit_ticks, memory_order_acquire);
+    uint64_t ended = atomic_load_explicit(&line->complete_ticks, memory_order_relaxed);
+    int kind = sc_lines_kind(atomic_load_explicit(&line->descriptor, memory_order_relaxed));
+    report->submitted_age_ms = age_ms(begun);
+    report->completed_age_ms = age_ms(ended);
     sc_world_unpin(world, SC_PIN_HEALTH);
+    /* Messages count per peer and leave the lane's numbers as they are. */
+    bool is_message = sc_lines_is_message(kind) || kind == SPARK_COMM_OP_GROUP;
+    return is_message ? begun > ended : report->submitted > report->completed;
 }
 
 /* Sequentially consistent all of it, as are the stores and loads of `epoch`: either the thread that

@@ -129,7 +129,7 @@ void sc_world_unpin(struct sc_world *world, enum sc_pin kind);
 /* Fills state, epoch, lost_*, silent_*. Lock-free or nearly so. */
 void sc_world_health(struct sc_world *world, spark_comm_health_report *report);
 /* One of this rank's lines as it stands. Any thread. */
-void sc_world_read_line(struct sc_world *world, int lane, spark_comm_lane_report *report);
+bool sc_world_read_line(struct sc_world *world, int lane, spark_comm_lane_report *report);
 
 /* ---- Status lines and waiting ---- */
 /* This rank's own line, to be written by the api. Never NULL; another one in every epoch. */

@@ -200,6 +200,12 @@ struct sc_caller {
     uint8_t in[SC_WIRE_HELLO_BYTES];
 };
 
+#define SC_DOOR_REFUSALS 4
+struct sc_refusal {
+    int rank; /* 0: none */
+    char text[160]; /* what follows "rank 2 " */
+};
+
 struct sc_door { /* monitor */
     int listeners[SC_DOOR_LISTENERS];
     int listener_count;
@@ -209,6 +215,12 @@ struct sc_door { /* monitor */
     int caller_count, caller_capacity;
     int64_t paused_until; /* no descriptors were left */
     uint64_t strangers; /* dropped so far */
+    /* hub: why ranks are missing, since it began to gather. The last ranks that were turned away, and
+     * the last caller that gave no rank. */
+    struct sc_refusal refusals[SC_DOOR_REFUSALS];
+    uint64_t refused; /* so many; the last is at (refused - 1) % SC_DOOR_REFUSALS */
+    uint64_t dropped;
+    char last_dropped[160];
     struct sc_error failure; /* of this side's own, with a caller that may be a true rank */
     struct sc_socket_address own; /* worker: address of its listener */
     /* hub: its own call to the master address (R2) */

@@ -21,7 +21,9 @@ expect_code 1 "a backend that is not there"
 expect_line out '^\* no_such_backend +unknown +no: .' "a backend that is not there"
 SPARK_COMM_OP_TIMEOUT_MS=soon run_program doctor
 expect_code 1 "a setting that is refused"
-expect_line out 'refused: .*SPARK_COMM_OP_TIMEOUT_MS' "a setting that is refused"
+expect_line out '^    .soon. is refused: must be .*; set SPARK_COMM_OP_TIMEOUT_MS$' "a setting that is refused"
+SPARK_COMM_CUDA_LIBRARY=libno_such_thing.so.1 run_program doctor --backend nccl
+expect_no_line out '(libno_such_thing.so.1: ){2}' "a library's name is told once"
 
 SPARK_COMM_JOB_TOKEN=very-secret-words run_program doctor
 expect_code 0 "with a token"

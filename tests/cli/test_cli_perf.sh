@@ -105,7 +105,19 @@ for bad in "--workload gpt-5" "--batch 2" "--workload deepseek-v3 --op barrier" 
     expect_code 2 "perf $bad"
 done
 
+# What asks for nothing has verified nothing.
+run_program perf -n 2 --op send_recv -b 1 -e 1 --dtype f32 "${quick[@]}"
+expect_code 1 "no size that fits"
+expect_line err 'nothing was verified' "no size that fits"
+run_program perf -n 2 --op barrier --plot "$folder/plot.png" "${quick[@]}"
+expect_code 2 "--plot of another format"
+expect_line err 'ends in \.svg' "--plot of another format"
+
 if command -v gnuplot >/dev/null; then
+    run_program perf -n 2 --op barrier --plot "$folder/missing/x.svg" "${quick[@]}"
+    expect_code 1 "a plot that cannot be written"
+    expect_line err 'No such file or directory' "a plot that cannot be written"
+    expect_no_line out ' barrier ' "a plot that cannot be written: found before the work"
     run_program perf -n 2 --op all_reduce -b 8 -e 32K "${quick[@]}" --plot "$folder/it's a plot.svg"
     expect_code 0 "--plot"
     grep -q '<svg' "$folder/it's a plot.svg" || fail "--plot drew nothing"

@@ -294,6 +294,99 @@ static void open_fails_alike(struct harness_rank *rank) {
     CHECK_TRUE(rank, rank->comm == NULL, "*comm is not NULL");
 }
 
+static spark_comm_status verbose_open(void *user, const spark_comm_host *host, void **state) {
+    char words[600] = "";
+    (void)user, (void)state;
+    if (host->member_count == 4) snprintf(words, sizeof words, "%d ", host->rank);
+    while (strlen(words) + sizeof "reasons " < sizeof words)
+        strcat(words, "reasons ");
+    const bool is_brief = host->rank > 0 && host->member_count < 4;
+    host->explain(host->context, -1, 0, is_brief ? "none left" : words);
+    return SPARK_COMM_UNAVAILABLE;
+}
+
+/* Equal reasons are told once, with all their ranks, and what has no room ends at a word. */
+static void reasons_together(struct harness_rank *rank) {
+    spark_comm_backend table = wrapped_table();
+    spark_comm_error error = {.struct_size = sizeof error};
+    static const char *const starts[] = {"open: rank 0: reasons ", "open: rank 0: reasons ",
+                                         "open: rank 0: 0 reasons "};
+    static const char *const ends[] = {" reasons ...; rank 1: none left",
+                                       " reasons ...; ranks 1, 2: none left", " reasons ..."};
+    table.open = verbose_open;
+    CHECK_STATUS(rank, SPARK_COMM_UNAVAILABLE, open_table(rank, &table, NULL));
+    CHECK_OK(rank, spark_comm_last_error(NULL, &error));
+    const char *start = starts[rank->size - 2], *end = ends[rank->size - 2];
+    const size_t length = strlen(error.message);
+    CHECK_TRUE(rank, strncmp(error.message, start, strlen(start)) == 0, "%s", error.message);
+    CHECK_TRUE(rank, length > 60 && strcmp(error.message + length - strlen(end), end) == 0, "%s",
+               error.message);
+}
+
+static spark_comm_status late_open(void *user, const spark_comm_host *host, void **state) {
+    if (host->rank == host->member_count - 1) harness_sleep_ms(6500);
+    return wrapped_open(user, host, state);
+}
+
+/* A rank that came and then does not vote: its time, at least 5 s, is that of the rendezvous. */
+static void late_vote(struct harness_rank *rank) {
+    spark_comm_backend table = wrapped_table();
+    spark_comm_options options;
+    table.open = late_open;
+    harness_options(rank, &options);
+    options.backend = NULL;
+    options.rendezvous_timeout_ms = 4000;
+    const spark_comm_status st = spark_comm_open_backend(&table, NULL, &options, &rank->comm);
+    CHECK_STATUS(rank, SPARK_COMM_OPEN_TIMEOUT, st);
+}
+
+static _Atomic int register_state; /* 1: called; 2: to return */
+
+static spark_comm_status waiting_register(void *state, uint64_t ptr, size_t bytes,
+                                          uint64_t *handle) {
+    (void)state, (void)ptr, (void)bytes;
+    atomic_store(&register_state, 1);
+    while (atomic_load(&register_state) != 2)
+        harness_sleep_ms(1);
+    *handle = 0;
+    return SPARK_COMM_OK;
+}
+
+static void register_main(struct harness_rank *rank) {
+    uint64_t memory = 0, handle = 0;
+    CHECK_OK(rank, spark_comm_register_buffer(rank->comm, harness_address(&memory), 8, &handle));
+}
+
+/* A local call that holds a lane after a long pause works, and is not stuck: the age of the last
+ * operation says nothing of it. */
+static void busy_after_idling(struct harness_rank *rank) {
+    spark_comm_backend table = wrapped_table();
+    spark_comm_options options;
+    spark_comm_health_report health = {.struct_size = sizeof health};
+    struct harness_thread helper;
+    uint64_t word = 0;
+    current = rank;
+    told = SPARK_COMM_OK;
+    atomic_store(&register_state, 0);
+    table.register_buffer = waiting_register;
+    harness_options(rank, &options);
+    options.backend = NULL;
+    options.op_timeout_ms = 200;
+    if (!CHECK_OK(rank, spark_comm_open_backend(&table, NULL, &options, &rank->comm))) return;
+    CHECK_OK(rank, spark_comm_all_reduce(rank->comm, harness_address(&word), 8));
+    do {
+        harness_sleep_ms(10);
+        CHECK_OK(rank, spark_comm_health(rank->comm, &health));
+    } while (health.lanes[SPARK_COMM_LANE_DATA].submitted_age_ms <= 110);
+    if (!harness_help(rank, &helper, register_main)) return;
+    while (atomic_load(&register_state) != 1)
+        harness_sleep_ms(1);
+    CHECK_OK(rank, spark_comm_health(rank->comm, &health));
+    CHECK_INT(rank, SPARK_COMM_ACTIVITY_BUSY, health.activity);
+    atomic_store(&register_state, 2);
+    harness_join(&helper);
+}
+
 /* ---- host->wait and report_fault ---- */
 
 static bool never(void *arg) {
@@ -451,6 +544,11 @@ static const struct contract_test tests[] = {
     {"calls", {.run = calls, ITSELF}, WHERE},
     {"told_failures", {.run = told_failures, ITSELF}, WHERE},
     {"open_fails_alike", {.run = open_fails_alike, ITSELF}, WHERE},
+    {"reasons_together", {.run = reasons_together, ITSELF}, WHERE | CONTRACT_SEVERAL},
+    {"late_vote", {.run = late_vote, ITSELF}, WHERE | CONTRACT_PAIR | CONTRACT_ONLY_PROCESSES},
+    {"busy_after_idling",
+     {.run = busy_after_idling, ITSELF},
+     WHERE | CONTRACT_ALONE | CONTRACT_ONLY_PROCESSES},
     {"reported_fault",
      {.run = reported_fault, ITSELF},
      WHERE | CONTRACT_ALONE | CONTRACT_ONLY_PROCESSES},

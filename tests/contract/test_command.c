@@ -136,10 +136,11 @@ static void slow_receivers(struct harness_rank *rank) {
 /* Who may send and who may receive. */
 static void refusals(struct harness_rank *rank) {
     uint32_t words[4] = {0};
-    size_t count = 0;
+    size_t count = 99;
     if (rank->rank == 0) {
         CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT,
                       spark_comm_recv_command(rank->comm, words, 4, &count), "recv_command");
+        CHECK_INT(rank, 0, count);
         CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT,
                       spark_comm_send_command(rank->comm, words, MAX_WORDS + 1), "count", "16385",
                       "16384");

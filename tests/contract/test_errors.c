@@ -84,6 +84,14 @@ static void whole_elements(struct harness_rank *rank) {
     still_works(rank);
 }
 
+/* The sentence of the last failure begins with these words. */
+static void check_begins(struct harness_rank *rank, const char *words) {
+    spark_comm_error error = {.struct_size = sizeof error};
+    CHECK_OK(rank, spark_comm_last_error(rank->comm, &error));
+    CHECK_TRUE(rank, strncmp(error.message, words, strlen(words)) == 0, "'%s' begins with: %s",
+               words, error.message);
+}
+
 /* A null pointer with bytes, on every backend, also the one that touches no memory. */
 static void null_pointers(struct harness_rank *rank) {
     uint64_t word = 0;
@@ -97,6 +105,9 @@ static void null_pointers(struct harness_rank *rank) {
     CHECK_REFUSED(rank, INVALID, spark_comm_reduce_scatter(comm, 0, ptr, 8), "reduce_scatter",
                   "send_ptr");
     CHECK_REFUSED(rank, INVALID, spark_comm_reduce_scatter(comm, ptr, 0, 8), "recv_ptr");
+    /* By the names of the function's arguments, also where both are null. */
+    CHECK_REFUSED(rank, INVALID, spark_comm_all_gather(comm, 0, 0, 8), "send_ptr");
+    CHECK_REFUSED(rank, INVALID, spark_comm_reduce_scatter(comm, 0, 0, 8), "send_ptr");
     CHECK_REFUSED(rank, INVALID, spark_comm_broadcast(comm, 0, 8, 0), "broadcast", "ptr");
     CHECK_REFUSED(rank, INVALID, spark_comm_broadcast(comm, 0, 8000, 0), "broadcast", "ptr");
     CHECK_REFUSED(rank, INVALID, spark_comm_send_to(comm, 0, 8, other, 0), "send_to", "ptr");
@@ -127,8 +138,10 @@ static void group_state(struct harness_rank *rank) {
     spark_comm *comm = rank->comm;
     spark_comm_op op = {.struct_size = sizeof op, .kind = SPARK_COMM_OP_BARRIER};
     CHECK_REFUSED(rank, SPARK_COMM_WRONG_STATE, spark_comm_group_end(comm), "group_end", "group");
+    check_begins(rank, "group_end: ");
     CHECK_OK(rank, spark_comm_group_start(comm));
     CHECK_REFUSED(rank, SPARK_COMM_WRONG_STATE, spark_comm_group_start(comm), "group_start");
+    check_begins(rank, "group_start: ");
     CHECK_REFUSED(rank, SPARK_COMM_WRONG_STATE, spark_comm_all_reduce(comm, ptr, 4), "all_reduce",
                   "group");
     CHECK_REFUSED(rank, SPARK_COMM_WRONG_STATE, spark_comm_all_gather(comm, ptr, ptr, 4),
@@ -168,6 +181,26 @@ static void refused_post(struct harness_rank *rank) {
     CHECK_OK(rank, spark_comm_recv_from(comm, harness_address(&got), 4, previous, 0));
     CHECK_OK(rank, spark_comm_group_end(comm));
     CHECK_INT(rank, rank->world->backend->moves_data ? 105u + (unsigned)previous : 77u, got);
+}
+
+/* A message to oneself without its other half in the group, or of another size. */
+static void odd_self_posts(struct harness_rank *rank) {
+    uint32_t words[2] = {1, 2}, got[2] = {77, 77};
+    spark_comm *comm = rank->comm;
+    const int self = rank->rank;
+    if (rank->size < 2) return; /* alone every message is to oneself */
+    CHECK_OK(rank, spark_comm_group_start(comm));
+    CHECK_OK(rank, spark_comm_send_to(comm, harness_address(words), 4, self, 0));
+    CHECK_REFUSED(rank, INVALID, spark_comm_group_end(comm), "itself", "no recv_from");
+    CHECK_OK(rank, spark_comm_group_start(comm));
+    CHECK_OK(rank, spark_comm_recv_from(comm, harness_address(got), 4, self, 0));
+    CHECK_REFUSED(rank, INVALID, spark_comm_group_end(comm), "itself", "no send_to");
+    CHECK_OK(rank, spark_comm_group_start(comm));
+    CHECK_OK(rank, spark_comm_send_to(comm, harness_address(words), 8, self, 0));
+    CHECK_OK(rank, spark_comm_recv_from(comm, harness_address(got), 4, self, 0));
+    CHECK_REFUSED(rank, INVALID, spark_comm_group_end(comm), "sent with 8 bytes", "with 4");
+    CHECK_INT(rank, 77, got[0]);
+    still_works(rank);
 }
 
 /* Every function on a handle that is no communicator: NULL, and one that was closed. */
@@ -263,7 +296,7 @@ static const struct wrong_option wrong_options[] = {
     OPTION(master_port, -1, "65535"),
     OPTION(master_port, 65536, "65535"),
     OPTION(device, -2, "0"),
-    OPTION(dtype, 9, "bf16"),
+    OPTION(dtype, 9, "1 to 8 (bf16"),
     OPTION(dtype, -1, "bf16"),
     OPTION(memory, 3, "host"),
     OPTION(memory, -1, "device"),
@@ -311,6 +344,15 @@ static void options_out_of_range(struct harness_rank *rank) {
     harness_options(rank, &options);
     options.master_addr = name;
     check_open_refused(rank, &options, INVALID, "master_addr", "nnnn", "255");
+    harness_options(rank, &options);
+    options.job_token = name;
+    check_open_refused(rank, &options, INVALID, "job_token", "255", "");
+    options.job_token = ""; /* a secret that was not found must not open without one */
+    check_open_refused(rank, &options, INVALID, "job_token", "option", "1 to 255 bytes");
+    harness_options(rank, &options);
+    options.struct_size = 3;
+    check_open_refused(rank, &options, INVALID, "options.struct_size is 3", "", "");
+    check_begins(rank, "options.struct_size");
     harness_options(rank, &options);
     options.job_token = name;
     check_open_refused(rank, &options, INVALID, "job_token", "255", "");
@@ -374,6 +416,7 @@ static const struct contract_test tests[] = {
     {"huge_sizes", {.run = huge_sizes}, 0},
     {"group_state", {.run = group_state}, 0},
     {"refused_post", {.run = refused_post}, 0},
+    {"odd_self_posts", {.run = odd_self_posts}, 0},
     {"null_and_closed", {.run = null_and_closed, .opens_itself = true}, 0},
     {"after_fork", {.run = after_fork}, CONTRACT_ONLY_PROCESSES},
     {"options_out_of_range",

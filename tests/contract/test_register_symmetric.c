@@ -53,6 +53,7 @@ static void not_supported(struct harness_rank *rank) {
     CHECK_INT(rank, 0, ptr);
     CHECK_REFUSED(rank, SPARK_COMM_NOT_SUPPORTED, spark_comm_symmetric_free(rank->comm, 4096),
                   "symmetric_free");
+    CHECK_OK(rank, spark_comm_symmetric_free(rank->comm, 0));
 }
 
 static bool alloc(struct harness_rank *rank, size_t bytes, unsigned char **memory) {

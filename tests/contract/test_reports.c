@@ -189,6 +189,27 @@ static void check_rows(struct harness_rank *rank, const spark_comm_info_row *row
         CHECK_TRUE(rank, seen >> operation & 1, "operation %d has no row", operation);
 }
 
+/* A report that cannot be filled is refused like any argument. */
+static void refused_reports(struct harness_rank *rank) {
+    spark_comm_info_row row;
+    spark_comm_health_report health = {.struct_size = 3};
+    spark_comm_info_report info = {.struct_size = sizeof info,
+                                   .rows = &row,
+                                   .row_size = sizeof(int32_t) - 1,
+                                   .row_capacity = 1};
+    const spark_comm_status invalid = SPARK_COMM_INVALID_ARGUMENT;
+    CHECK_REFUSED(rank, invalid, spark_comm_health(rank->comm, NULL), "health: report is null");
+    CHECK_REFUSED(rank, invalid, spark_comm_health(rank->comm, &health), "health", "struct_size");
+    CHECK_REFUSED(rank, invalid, spark_comm_info(rank->comm, NULL), "info: info is null");
+    CHECK_REFUSED(rank, invalid, spark_comm_info(rank->comm, &info), "info", "row_size is 3");
+    info.struct_size = 3;
+    CHECK_REFUSED(rank, invalid, spark_comm_info(rank->comm, &info), "info", "struct_size");
+    /* One reader must not change what it reads. */
+    spark_comm_error error = {.struct_size = 3};
+    CHECK_STATUS(rank, invalid, spark_comm_last_error(rank->comm, &error));
+    CHECK_MESSAGE(rank, invalid, "info", "struct_size");
+}
+
 static void info(struct harness_rank *rank) {
     spark_comm_info_row rows[128], few[2], guard;
     spark_comm_info_report report = {.struct_size = sizeof report};
@@ -322,6 +343,26 @@ static void take_line(void *user, int level, const char *message) {
         atomic_fetch_add(&log->bad, 1);
 }
 
+/* Others of this machine may not read it, whatever the umask. */
+static void log_file(struct harness_rank *rank) {
+    spark_comm_options options;
+    struct stat info;
+    char pattern[64], path[80];
+    const mode_t before = umask(0);
+    snprintf(pattern, sizeof pattern, "/tmp/spark_comm_test_%d", (int)getpid());
+    snprintf(path, sizeof path, "%s.%d.log", pattern, rank->rank);
+    strcat(pattern, ".%r.log");
+    setenv("SPARK_COMM_LOG_FILE", pattern, 1);
+    harness_options(rank, &options);
+    const spark_comm_status st = harness_open(rank, &options, &rank->comm);
+    umask(before);
+    if (!CHECK_OK(rank, st)) return;
+    CHECK_TRUE(rank, stat(path, &info) == 0 && (info.st_mode & 0777) == 0600,
+               "the mode of %s is not 0600", path);
+    CHECK_TRUE(rank, info.st_size > 0, "%s is empty", path);
+    unlink(path);
+}
+
 /* At level debug each submission is a line; no line has a newline or the token. */
 static void log_callback(struct harness_rank *rank) {
     spark_comm_options options;
@@ -415,7 +456,9 @@ static const struct contract_test tests[] = {
      CONTRACT_PAIR},
     {"last_error", {.run = last_error}, 0},
     {"info", {.run = info}, 0},
+    {"refused_reports", {.run = refused_reports}, 0},
     {"trace", {.run = trace, .tune = tune_token}, 0},
+    {"log_file", {.run = log_file, .opens_itself = true}, CONTRACT_ONLY_PROCESSES},
     {"log_callback", {.run = log_callback, .opens_itself = true}, CONTRACT_ONLY_PROCESSES},
     {"describe", {.run = describe, .opens_itself = true}, CONTRACT_ONLY_PROCESSES},
 };

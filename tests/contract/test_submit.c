@@ -86,7 +86,8 @@ static void refusals(struct harness_rank *rank) {
     spark_comm_op op = good;
     for (size_t i = 0; i < sizeof wrong_kinds / sizeof wrong_kinds[0]; i++) {
         op.kind = wrong_kinds[i];
-        CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, &op), "kind");
+        CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, &op),
+                      "submit: kind is");
     }
     op = good;
     op.dtype = 9;
@@ -94,6 +95,30 @@ static void refusals(struct harness_rank *rank) {
                   "dtype", "9");
     op.dtype = -1;
     CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, &op), "dtype", "-1");
+    /* Kinds that take no type and no reduction ignore known ones, but not unknown ones. */
+    static const int32_t movers[] = {SPARK_COMM_OP_ALL_GATHER, SPARK_COMM_OP_BROADCAST,
+                                     SPARK_COMM_OP_BARRIER, SPARK_COMM_OP_SEND_TO,
+                                     SPARK_COMM_OP_RECV_FROM};
+    for (size_t i = 0; i < sizeof movers / sizeof movers[0]; i++) {
+        op = good;
+        op.kind = movers[i];
+        op.dtype = 99;
+        CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, &op), "dtype",
+                      "99");
+        op.dtype = 0;
+        op.redop = 98;
+        CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, &op), "redop",
+                      "98");
+    }
+    op = good;
+    op.kind = SPARK_COMM_OP_BARRIER;
+    op.dtype = SPARK_COMM_I8;
+    op.redop = SPARK_COMM_AVG;
+    op.flags = SPARK_COMM_FLAG_EVENT_ORDERED;
+    CHECK_OK(rank, spark_comm_submit(comm, &op));
+    op.kind = SPARK_COMM_OP_BROADCAST;
+    op.peer = rank->size;
+    CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, &op), "peer is");
     op = good;
     op.redop = 5;
     CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, &op), "redop", "5");
@@ -109,11 +134,12 @@ static void refusals(struct harness_rank *rank) {
     CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, &op), "bytes", "3");
     op = good;
     op.send = 0;
-    CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, &op), "send");
+    CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, &op), "send is null");
     op = good;
     op.recv = 0;
-    CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, &op), "recv");
-    CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, NULL), "op");
+    CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, &op), "recv is null");
+    CHECK_REFUSED(rank, SPARK_COMM_INVALID_ARGUMENT, spark_comm_submit(comm, NULL),
+                  "submit: op is null");
     CHECK_INT(rank, 1, value);
     /* After all that the good one still works, so no rank has taken a number. */
     op = good;

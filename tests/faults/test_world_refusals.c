@@ -42,6 +42,8 @@ bool __wrap_sc_socket_same_host(const struct sc_socket_address *a,
 
 /* ---- Helpers ---- */
 
+#define NEXT_STEP ": see that they run, and with this address and port"
+
 static struct world_rank ranks[8];
 
 static void open_and_close(struct world_rank *rank) {
@@ -272,6 +274,84 @@ static void test_duplicate_rank(void **state) {
     }
 }
 
+static void await_listener(const struct world_plan *plan) {
+    struct sc_socket_address address;
+    struct sc_error error;
+    size_t count;
+    int fd = -1;
+    CHECK(sc_socket_resolve("127.0.0.1", plan->port, &address, 1, &count, &error) == 0);
+    int64_t limit = sc_deadline_after(5000);
+    while (sc_socket_connect(&address, limit, -1, &fd, &error) != SPARK_COMM_OK)
+        CHECK(!sc_deadline_passed(limit));
+    close(fd);
+}
+
+/* With equal limits the head gives up first, and the rank's last tries find nobody there. What the
+ * head said while it lived is the reason all the same. */
+static void test_refusal_outlives_head(void **state) {
+    static const char *const sentences[] = {"another job token", "rank 1 is held by process"};
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        for (int longer_ms = 0; longer_ms <= 400; longer_ms += 400) {
+            struct world_plan plan = world_plan_for(3), other;
+            struct world_rank odd;
+            plan.token = "right";
+            plan.rendezvous_ms = 700;
+            other = plan;
+            if (kind == 0) other.token = "wrong";
+            for (int i = 0; i < 2; i++) {
+                world_prepare(&ranks[i], &plan, i);
+                start(&ranks[i]);
+                if (i == 0) await_listener(&plan);
+            }
+            if (kind == 1) usleep(100 * 1000); /* rank 1 takes its place */
+            world_prepare(&odd, &other, 1);
+            odd.settings.rendezvous_timeout_ms += longer_ms;
+            start(&odd);
+            finish(&odd);
+            assert_int_equal(odd.status, SPARK_COMM_REFUSED);
+            assert_non_null(strstr(odd.error.message, sentences[kind]));
+            for (int i = 0; i < 2; i++) {
+                finish(&ranks[i]);
+                assert_int_equal(ranks[i].status, SPARK_COMM_OPEN_TIMEOUT);
+            }
+            /* The head knows no rank of one with another token. */
+            if (kind == 0)
+                assert_non_null(strstr(ranks[0].error.message, "connections were dropped, the last "
+                                                               "from 127.0.0.1:"));
+        }
+    }
+}
+
+/* A rank that came and was turned away is not one that never came. */
+static void test_turned_away_is_told(void **state) {
+    struct world_plan plan = world_plan_for(4), other = plan;
+    struct world_rank odd[3];
+    char want[320];
+    (void)state;
+
+    plan.rendezvous_ms = other.rendezvous_ms = 900;
+    world_prepare(&ranks[0], &plan, 0);
+    start(&ranks[0]);
+    await_listener(&plan);
+    /* Rank 2 twice: it is named once, with the last reason. */
+    for (int i = 0; i < 3; i++) {
+        other.size = i == 0 ? 7 : 5;
+        world_prepare(&odd[i], &other, i < 2 ? 2 : 3);
+        world_open(&odd[i]);
+        assert_int_equal(odd[i].status, SPARK_COMM_REFUSED);
+    }
+    finish(&ranks[0]);
+    assert_int_equal(ranks[0].status, SPARK_COMM_OPEN_TIMEOUT);
+    snprintf(
+        want, sizeof want,
+        "rank 1 never came to 127.0.0.1:%d within 0.9 s; rank 2 came and was turned away: it was "
+        "started with world_size 5 and the head with 4; rank 3 came and was turned away: it was "
+        "started with world_size 5 and the head with 4; 1 connection was dropped",
+        plan.port);
+    assert_int_equal(strncmp(ranks[0].error.message, want, strlen(want)), 0);
+}
+
 static void linger(struct world_rank *rank) {
     CHECK_STATUS(rank, rank->status, SPARK_COMM_OK);
     usleep(1200 * 1000);
@@ -320,6 +400,7 @@ static void test_port_taken(void **state) {
     assert_int_equal(ranks[0].error.native_code, EADDRINUSE);
     snprintf(want, sizeof want, "127.0.0.1:%d", plan.port);
     assert_non_null(strstr(ranks[0].error.message, want));
+    assert_non_null(strstr(ranks[0].error.message, "choose another master_port"));
     assert_true(ranks[0].open_ns < INT64_C(1000000000));
     close(fd);
 }
@@ -346,7 +427,7 @@ static void test_address_elsewhere(void **state) {
 static void test_missing_ranks(void **state) {
     struct world_plan plan = world_plan_for(6);
     static const int come[] = {0, 1, 3, 4};
-    char want[96];
+    char want[160];
     (void)state;
 
     plan.rendezvous_ms = 1500; /* six ranks also come in time on loaded CPUs */
@@ -354,7 +435,8 @@ static void test_missing_ranks(void **state) {
         world_prepare(&ranks[i], &plan, come[i]);
         start(&ranks[i]);
     }
-    snprintf(want, sizeof want, "ranks 2 and 5 never came to 127.0.0.1:%d within 1.5 s", plan.port);
+    snprintf(want, sizeof want, "ranks 2 and 5 never came to 127.0.0.1:%d within 1.5 s" NEXT_STEP,
+             plan.port);
     for (int i = 0; i < 4; i++) {
         finish(&ranks[i]);
         assert_int_equal(ranks[i].status, SPARK_COMM_OPEN_TIMEOUT);
@@ -366,7 +448,7 @@ static void test_missing_ranks(void **state) {
 /* The time of the first whose limit passes is the time of all: one outcome. */
 static void test_missing_after_another_gave_up(void **state) {
     struct world_plan plan = world_plan_for(3);
-    char want[96];
+    char want[160];
     (void)state;
 
     plan.rendezvous_ms = 1500;
@@ -378,7 +460,8 @@ static void test_missing_after_another_gave_up(void **state) {
     for (int i = 0; i < 2; i++) {
         finish(&ranks[i]);
         assert_int_equal(ranks[i].status, SPARK_COMM_OPEN_TIMEOUT);
-        snprintf(want, sizeof want, "rank 2 never came to 127.0.0.1:%d within 0.5 s", plan.port);
+        snprintf(want, sizeof want, "rank 2 never came to 127.0.0.1:%d within 0.5 s" NEXT_STEP,
+                 plan.port);
         assert_string_equal(ranks[i].error.message, want);
     }
 }
@@ -387,7 +470,7 @@ static void test_missing_after_another_gave_up(void **state) {
 static void test_impatient_rank(void **state) {
     struct world_plan plan = world_plan_for(3);
     struct world_rank impatient;
-    char want[96];
+    char want[160];
     (void)state;
 
     world_prepare(&ranks[0], &plan, 0);
@@ -397,7 +480,8 @@ static void test_impatient_rank(void **state) {
     start(&impatient);
     finish(&impatient);
     assert_int_equal(impatient.status, SPARK_COMM_OPEN_TIMEOUT);
-    snprintf(want, sizeof want, "rank 1 never came to 127.0.0.1:%d within 0.5 s", plan.port);
+    snprintf(want, sizeof want, "rank 1 never came to 127.0.0.1:%d within 0.5 s" NEXT_STEP,
+             plan.port);
     assert_string_equal(impatient.error.message, want);
     finish(&ranks[0]);
     assert_int_equal(ranks[0].status, SPARK_COMM_OPEN_TIMEOUT);
@@ -513,6 +597,8 @@ int main(void) {
         cmocka_unit_test(test_remote_without_token),
         cmocka_unit_test(test_wrong_token),
         cmocka_unit_test(test_duplicate_rank),
+        cmocka_unit_test(test_refusal_outlives_head),
+        cmocka_unit_test(test_turned_away_is_told),
         cmocka_unit_test(test_duplicate_of_running),
         cmocka_unit_test(test_port_taken),
         cmocka_unit_test(test_address_elsewhere),

@@ -201,16 +201,13 @@ static void test_own_variables(void **state) {
 
 static void test_empty_is_unset(void **state) {
     (void)state;
-    spark_comm_options options = unset_options();
     set("SPARK_COMM_BACKEND", "");
-    set("SPARK_COMM_JOB_TOKEN", "kept");
+    set("SPARK_COMM_JOB_TOKEN", "");
     set("RANK", "");
     set("WORLD_SIZE", "2");
-    options.backend = "";
-    options.job_token = "";
-    struct sc_settings s = resolved(&options);
+    struct sc_settings s = resolved(NULL);
     assert_string_equal(s.backend, "auto");
-    assert_string_equal(s.job_token, "kept");
+    assert_string_equal(s.job_token, "");
     assert_int_equal(s.world_size, 1);
 }
 
@@ -466,6 +463,23 @@ static void test_older_and_newer_callers(void **state) {
     refused(newer, "struct_size", "not zero", "knows");
     options.struct_size = 0;
     refused(&options, "struct_size", "0", "spark_comm_options_init");
+    struct sc_error error;
+    assert_int_equal(sc_settings_resolve(&options, &s, &error), SPARK_COMM_INVALID_ARGUMENT);
+    assert_null(strstr(error.message, "backend")); /* the first row of the table is not at fault */
+}
+
+/* In an option empty is a value, and no setting has it. */
+static void test_empty_options(void **state) {
+    (void)state;
+    spark_comm_options options = unset_options();
+    options.job_token = "";
+    refused(&options, "job_token", "option", "1 to 255 bytes");
+    options = unset_options();
+    options.backend = "";
+    refused(&options, "backend", "option", "auto, single");
+    options = unset_options();
+    options.master_addr = "";
+    refused(&options, "master_addr", "option", "1 to 255");
 }
 
 static void test_init(void **state) {
@@ -580,6 +594,7 @@ int main(void) {
         TEST(test_long_texts),
         TEST(test_secret),
         TEST(test_older_and_newer_callers),
+        TEST(test_empty_options),
         TEST(test_init),
         TEST(test_describe),
         TEST(test_row_sizes),

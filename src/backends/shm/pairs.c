@@ -193,28 +193,17 @@ static spark_comm_status check_limits(const struct group *group) {
     return sc_deadline_passed(group->call->deadline_ns) ? SPARK_COMM_OP_TIMEOUT : SPARK_COMM_OK;
 }
 
-/* Sends to oneself meet the receives from oneself in the order of posting. Checked before anything
- * moves; the copying is done when `copy` is set. */
-static spark_comm_status to_oneself(struct sc_shm *shm, const spark_comm_call *call, bool copy) {
-    int self = shm->rank;
-    size_t to = find_post(call, 0, SPARK_COMM_OP_SEND_TO, self);
-    size_t from = find_post(call, 0, SPARK_COMM_OP_RECV_FROM, self);
+/* Sends to oneself meet the receives from oneself in the order of posting: the caller has seen to it
+ * that they pair up. */
+static void to_oneself(struct sc_shm *shm, const spark_comm_call *call) {
+    size_t to = find_post(call, 0, SPARK_COMM_OP_SEND_TO, shm->rank);
+    size_t from = find_post(call, 0, SPARK_COMM_OP_RECV_FROM, shm->rank);
     while (to < call->op_count && from < call->op_count) {
         const spark_comm_op *out = &call->ops[to], *in = &call->ops[from];
-        if (out->bytes != in->bytes)
-            return sc_host_fail(shm->host, SPARK_COMM_INVALID_ARGUMENT, shm->host->members[self], 0,
-                                "rank %d sends %zu bytes to itself and receives %zu",
-                                shm->host->members[self], out->bytes, in->bytes);
-        if (copy) memmove(sc_state_pointer(in->recv), sc_state_pointer(out->send), in->bytes);
-        to = find_post(call, to + 1, SPARK_COMM_OP_SEND_TO, self);
-        from = find_post(call, from + 1, SPARK_COMM_OP_RECV_FROM, self);
+        memmove(sc_state_pointer(in->recv), sc_state_pointer(out->send), in->bytes);
+        to = find_post(call, to + 1, SPARK_COMM_OP_SEND_TO, shm->rank);
+        from = find_post(call, from + 1, SPARK_COMM_OP_RECV_FROM, shm->rank);
     }
-    if (to == from) return SPARK_COMM_OK; /* both lists have ended */
-    return sc_host_fail(shm->host, SPARK_COMM_INVALID_ARGUMENT, shm->host->members[self], 0,
-                        "%s rank %d itself (%zu bytes) has no %s in the same group",
-                        to < from ? "send_to" : "recv_from", shm->host->members[self],
-                        call->ops[to < from ? to : from].bytes,
-                        to < from ? "recv_from" : "send_to");
 }
 
 /* Finds the first operation of each channel. Channels without any are left as they are. */
@@ -261,9 +250,7 @@ spark_comm_status sc_pairs_point_to_point(struct sc_shm *shm, const spark_comm_c
     sc_state_entered(call);
     group.shm = shm;
     group.call = call;
-    st = to_oneself(shm, call, false);
-    if (st != SPARK_COMM_OK) return st;
-    to_oneself(shm, call, true);
+    to_oneself(shm, call);
     begin(&group);
     while (group.sending != 0 || group.receiving != 0) {
         bool moved = false;
