@@ -178,17 +178,17 @@ void sc_nccl_open_interrupt(void *state) {
 
 /* This rank's own part of a new epoch: the old communicator must be gone. */
 static spark_comm_status leave_epoch(struct sc_nccl *nccl, int64_t deadline) {
-    if (!sc_watch_end(nccl, deadline, limit(GRAPHS_MS))) {
-        int graphs = sc_watch_live_graphs(nccl);
-        if (graphs > 0)
-            return sc_host_fail(
-                nccl->host, SPARK_COMM_WRONG_STATE, -1, 0,
-                "%d captured graphs hold operations of the old epoch: destroy them, "
-                "then reconnect",
-                graphs);
+    bool ended = sc_watch_end(nccl, deadline, limit(GRAPHS_MS));
+    /* NCCL may end it beside live graphs: with one rank, or after a revoke. */
+    int graphs = ended ? sc_watch_await_graphs(nccl) : sc_watch_live_graphs(nccl);
+    if (graphs > 0)
+        return sc_host_fail(nccl->host, SPARK_COMM_WRONG_STATE, -1, 0,
+                            "%d captured graphs hold operations of the old epoch: destroy them, "
+                            "then reconnect",
+                            graphs);
+    if (!ended)
         return sc_host_fail(nccl->host, SPARK_COMM_BACKEND, -1, 0,
                             "NCCL could not end the old communicator: the process must end");
-    }
     sc_nccl_memory_forget(nccl);
     sc_order_reset(nccl);
     return SPARK_COMM_OK;

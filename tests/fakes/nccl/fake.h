@@ -100,6 +100,7 @@ struct fake_comm {
     bool blocking, shares;
     uint32_t round; /* barriers so far; worker thread alone */
     _Atomic int users; /* queued work and nodes of graphs */
+    struct fake_comm *next_kept; /* of those that graphs outlive */
     _Atomic bool revoked;
     _Atomic int error;
     _Atomic long collectives, posts;
