@@ -34,7 +34,7 @@ step_asan() { build_preset asan && ctest --preset asan -j "$test_jobs" -LE '^cli
 # The fakes of the NCCL backend take as long again as all the rest: `ctest --preset tsan -L fakes`.
 step_tsan() {
     build_preset tsan &&
-        without_randomization ctest --preset tsan -j "$test_jobs" -LE '^(cli|fakes)$'
+        without_randomization ctest --preset tsan -j "$test_jobs" -LE '^(cli|llm|fakes)$'
 }
 
 step_fuzz() { build_preset fuzz && scripts/fuzz.sh "$fuzz_seconds"; }
