@@ -82,7 +82,9 @@ static void *run(void *arg) {
         struct sc_error error;
         sc_error_clear(&error);
         spark_comm_status st = sc_monitor_step(world, SC_DEADLINE_NEVER, &error);
-        if (st != SPARK_COMM_OK) sc_world_fault(world, &error); /* only while the world opens */
+        if (st == SPARK_COMM_OK) continue;
+        sc_world_name_descriptors(world, &error);
+        sc_world_fault(world, &error); /* only while the world opens */
     }
     return NULL;
 }

@@ -164,10 +164,11 @@ static spark_comm_status check_descriptors(const struct sc_world *world, struct 
                         world->rank, world->size, needed, (unsigned long long)limit.rlim_cur);
 }
 
-static void name_descriptors(const struct sc_world *world, struct sc_error *error) {
+void sc_world_name_descriptors(const struct sc_world *world, struct sc_error *error) {
     struct sc_error old = *error;
 
     if (old.native_code != EMFILE || old.peer >= 0) return;
+    if (strstr(old.message, " of its own") != NULL) return; /* by the monitor */
     sc_error_set(error, SPARK_COMM_SYSTEM, -1, EMFILE, "%.380s; rank %d of %d needs %d of its own",
                  old.message, world->rank, world->size, descriptors_needed(world));
 }
@@ -205,7 +206,7 @@ spark_comm_status sc_world_settle(struct sc_world *world, struct sc_error *error
         return st;
     }
     if (atomic_load_explicit(&world->poison, memory_order_acquire) == 0) {
-        name_descriptors(world, error);
+        sc_world_name_descriptors(world, error);
         struct sc_error own = *error;
         sc_error_set(error, st, world->rank, own.native_code, "rank %d cannot %s: %.400s",
                      world->rank, world->entered == 0 ? "open" : "reconnect", own.message);
@@ -231,7 +232,7 @@ static spark_comm_status open_with_others(struct sc_world *world, int64_t deadli
         st = sc_world_settle(world, error);
         if (st != SPARK_COMM_OK) st = sc_world_agree(world, st, error);
     }
-    if (st != SPARK_COMM_OK) name_descriptors(world, error);
+    if (st != SPARK_COMM_OK) sc_world_name_descriptors(world, error);
     return st;
 }
 

@@ -173,7 +173,8 @@ struct sc_epoch {
     uint64_t commands_sent; /* command lane: bytes, headers included, of this rank's commands */
     _Atomic int32_t hub; /* who judges: the lowest live rank. Monitor writes, relaxed */
     int link_end; /* monitor: no rank from here on has a link or a pidfd */
-    int64_t heir_until; /* monitor: until then a head that cannot be reached may have said goodbye; see heir.c */
+    int64_t
+        heir_until; /* monitor: until then a head that cannot be reached may have said goodbye; see heir.c */
     _Atomic bool has_said_goodbye; /* close has begun. Release */
     struct sc_judge judge;
     _Atomic uint32_t left_count; /* peers in state LEFT; release */
@@ -294,7 +295,8 @@ struct sc_world {
     uint64_t instance;
     int64_t setup_until; /* from WELCOME on: the limit of the set-up (R7) */
     bool is_replaced; /* hub: another process is rank 0 now (R2, R4b) */
-    const struct sc_error *refusal; /* hub, as it ends an attempt: what whoever still comes is told */
+    const struct sc_error
+        *refusal; /* hub, as it ends an attempt: what whoever still comes is told */
     struct sc_door door;
     struct sc_monitor monitor;
     struct sc_verdict verdict;
@@ -557,6 +559,8 @@ spark_comm_status sc_world_settle(struct sc_world *world, struct sc_error *error
 
 /* A world that is not open yet; NULL when memory ran out. Destroy takes any half-built one. */
 struct sc_world *sc_world_create(const struct sc_settings *settings, const struct sc_log *log);
+/* Adds to an error of too few descriptors how many this rank needs. */
+void sc_world_name_descriptors(const struct sc_world *world, struct sc_error *error);
 void sc_world_destroy(struct sc_world *world);
 void sc_world_fill_lines(const struct sc_world *world, struct sc_wire_lines *lines);
 

@@ -72,7 +72,10 @@ pub trait CommBackend: Send + Sync {
         Err(Error::new(Status::NotSupported))
     }
 
-    unsafe fn symmetric_free(&self, _ptr: u64) -> Result<()> {
+    unsafe fn symmetric_free(&self, ptr: u64) -> Result<()> {
+        if ptr == 0 {
+            return Ok(());
+        }
         Err(Error::new(Status::NotSupported))
     }
 
