@@ -258,7 +258,15 @@ static int missing_from_group(const struct sc_world *world) {
     return -1;
 }
 
-/* A send_to, recv_from or group with a rank that has left, in which nothing moves any more. */
+/* Calls that may be refused on all ranks alike in the end, and then give their number back: whoever
+ * leaves right behind such a call does not count it, while others are still on their way out of it. Their
+ * own waits look at goodbyes. */
+static bool is_voted(int kind) {
+    return kind == SPARK_COMM_OP_SET_ADD_KERNEL || kind == SPARK_COMM_OP_SYMMETRIC_ALLOC;
+}
+
+/* A send_to, recv_from or group with a rank that has left, in which nothing moves any more; or a vote
+ * that does not end. */
 static void check_pair(struct sc_world *world) {
     const struct sc_world_line *line =
         &world->epoch->lines[world->rank * SPARK_COMM_LANE_COUNT + SPARK_COMM_LANE_DATA];
@@ -270,6 +278,9 @@ static void check_pair(struct sc_world *world) {
 
     if (kind == SPARK_COMM_OP_GROUP)
         peer = missing_from_group(world);
+    else if (is_voted(kind))
+        peer = sc_goodbye_missing(world->epoch, SPARK_COMM_LANE_DATA,
+                                  atomic_load_explicit(&line->submitted, memory_order_relaxed));
     else if (kind != SPARK_COMM_OP_SEND_TO && kind != SPARK_COMM_OP_RECV_FROM)
         return;
     if (begun <= ended || peer < 0 || peer >= world->size) return;
@@ -294,7 +305,7 @@ static int find_missing(const struct sc_world *world, int lane, int *kind, uint6
     *kind = (int)(descriptor & 0xff);
     *number = submitted;
     if (*kind == SPARK_COMM_OP_SEND_TO || *kind == SPARK_COMM_OP_RECV_FROM ||
-        *kind == SPARK_COMM_OP_GROUP)
+        *kind == SPARK_COMM_OP_GROUP || is_voted(*kind))
         return -1;
     return submitted > completed ? missing_from(world, lane, *kind, peer, submitted) : -1;
 }

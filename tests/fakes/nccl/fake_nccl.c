@@ -218,6 +218,8 @@ static bool leave_to_graphs(struct fake_comm *comm) {
     for (int naps = 0; naps < 50 && atomic_load(&comm->users) > 0; naps++)
         fake_nap();
     if (atomic_load(&comm->users) == 0) return false;
+    unmap(comm->mapping);
+    comm->mapping = NULL;
     comm->next_kept = atomic_exchange(&kept, comm);
     return true;
 }
