@@ -37,7 +37,7 @@ static int find_ordinal(void) {
                                         "SLURM_LOCALID"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const char *text = getenv(names[i]);
-        if (text && *text) return atoi(text);
+        if (text && *text) return (int)strtol(text, NULL, 10);
     }
     return 0;
 }

@@ -386,13 +386,19 @@ void sc_verdict_forget(struct sc_world *world) {
 
 /* ---- Giving up ---- */
 
+static void say_given_up(const struct sc_world *world, bool leaves, struct sc_error *error) {
+    sc_error_clear(error);
+    sc_error_set(error, SPARK_COMM_ABORTED, world->rank, 0, "rank %d %s", world->rank,
+                 leaves ? "closed its communicator while this call ran" : "aborted");
+}
+
 /* Under the lock: an attempt that puts the old cause aside finds either the word or, after it, the fault. */
 static void give_up(struct sc_world *world, bool leaves, struct sc_error *error) {
     sc_lock_take(&world->verdict.lock, SC_DEADLINE_NEVER, NULL);
     if (leaves) atomic_store_explicit(&world->leaving, true, memory_order_relaxed);
     atomic_store_explicit(&world->given_up, 1, memory_order_release);
     sc_lock_give(&world->verdict.lock);
-    sc_world_gives_up(world, error);
+    say_given_up(world, leaves, error);
 }
 
 const _Atomic uint32_t *sc_world_given_up(const struct sc_world *world) {
@@ -400,12 +406,8 @@ const _Atomic uint32_t *sc_world_given_up(const struct sc_world *world) {
 }
 
 bool sc_world_gives_up(const struct sc_world *world, struct sc_error *error) {
-    bool leaves = atomic_load_explicit(&world->leaving, memory_order_relaxed);
-
     if (atomic_load_explicit(&world->given_up, memory_order_acquire) == 0) return false;
-    sc_error_clear(error);
-    sc_error_set(error, SPARK_COMM_ABORTED, world->rank, 0, "rank %d %s", world->rank,
-                 leaves ? "closed its communicator while this call ran" : "aborted");
+    say_given_up(world, atomic_load_explicit(&world->leaving, memory_order_relaxed), error);
     return true;
 }
 
