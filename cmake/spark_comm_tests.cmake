@@ -24,6 +24,10 @@ set(SC_LONG_TESTS test_threads test_reports test_life test_wait test_shm test_sh
     test_world_limits test_world_verdict test_open_alone test_nccl_faults test_nccl_soak
     test_fake_threads test_fake_life)
 
+# These measure milliseconds from a fault to the error, so nothing runs beside them, ever.
+set(SC_TIGHT_TESTS test_verdict test_rank_killed test_world_kill test_cut_off test_reconnect_abort
+    test_world_heir test_world_verdict)
+
 set(sc_unit_timeout 60)
 set(sc_unit_library spark_comm_internal)
 set(sc_contract_timeout 300)
@@ -70,8 +74,8 @@ function(sc_finish_test name label timeout serial)
         TIMEOUT ${limit}
         SKIP_RETURN_CODE 77
         ENVIRONMENT "${sc_test_environment}")
-    # The limits of the sanitizers are wide enough for a test beside.
-    if(serial AND NOT SPARK_COMM_SANITIZE)
+    # Most limits are wide enough for a test beside when a sanitizer runs.
+    if(serial AND (NOT SPARK_COMM_SANITIZE OR name IN_LIST SC_TIGHT_TESTS))
         set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
     endif()
     if(name IN_LIST SC_LONG_TESTS)

@@ -4,8 +4,7 @@
 #
 #   scripts/check.sh [STEP...]     steps: asan tsan fuzz aarch64 clang static models (default: all)
 #
-# JOBS and TEST_JOBS: how many compilers and tests run at once (under a sanitizer one test more: there
-# they wait more than they compute). FUZZ_SECONDS: in all (default 60).
+# JOBS and TEST_JOBS: how many compilers and tests run at once. FUZZ_SECONDS: in all (default 60).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -30,12 +29,12 @@ without_randomization() {
 }
 
 # The program's own tests run release binaries again and again: they are left to `make test`.
-step_asan() { build_preset asan && ctest --preset asan -j "$((test_jobs + 1))" -LE '^cli$'; }
+step_asan() { build_preset asan && ctest --preset asan -j "$test_jobs" -LE '^cli$'; }
 
 # The fakes of the NCCL backend take as long again as all the rest: `ctest --preset tsan -L fakes`.
 step_tsan() {
     build_preset tsan &&
-        without_randomization ctest --preset tsan -j "$((test_jobs + 1))" -LE '^(cli|llm|fakes)$'
+        without_randomization ctest --preset tsan -j "$test_jobs" -LE '^(cli|llm|fakes)$'
 }
 
 step_fuzz() { build_preset fuzz && scripts/fuzz.sh "$fuzz_seconds"; }
