@@ -14,7 +14,6 @@
  * the vote on them, so that a worker finds its descriptor there when it looks.
  */
 #include <errno.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -106,8 +105,6 @@ static spark_comm_status pass(const struct sc_world *world, int fd, int rank, ui
                              error);
 }
 
-/* Takes the region of `number`; descriptors of earlier ones, left by a call that failed, are
- * closed. */
 /* A message that should have brought a descriptor came without: was there no place for it? */
 static spark_comm_status no_descriptor_came(int socket, struct sc_error *error) {
     int spare = dup(socket);
@@ -119,6 +116,8 @@ static spark_comm_status no_descriptor_came(int socket, struct sc_error *error) 
                         "rank 0 sent something else than shared memory");
 }
 
+/* Takes the region of `number`; descriptors of earlier ones, left by a call that failed, are
+ * closed. */
 static spark_comm_status fetch(struct sc_world *world, uint32_t number, size_t bytes,
                                int64_t deadline, struct sc_mapping *mapping,
                                struct sc_error *error) {
